@@ -1,0 +1,140 @@
+"""Every error that easyscale raises on purpose: one base, few families, named for the fact.
+
+A message says what happened, with values, and then what follows or what to do. The command line
+prints it as two lines (`error:` and `try:`) and ends with the family's exit code.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ends; 128 + n stands for signal n."""
+
+    DONE = 0
+    JOB_FAILED = 1
+    USAGE = 2
+    STORE_OUT_OF_REACH = 3
+    TOO_FEW_NODES = 4
+    RESTART_BUDGET_SPENT = 5
+
+
+class EasyScaleError(Exception):
+    """Base of all errors raised on purpose; `hint` is the one thing to try."""
+
+    exit_code: ExitCode = ExitCode.JOB_FAILED
+    #: Stable snake_case name of the fact, for JSON readers.
+    code: str = "error"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(EasyScaleError):
+    """Raised when what the person asked for cannot be meant: wrong flags, values or files."""
+
+    exit_code = ExitCode.USAGE
+    code = "usage"
+
+
+class ScriptError(EasyScaleError):
+    """Raised inside a training script that uses the API in a way that would change its bits."""
+
+    code = "script"
+
+
+class IncompleteStep(ScriptError):
+    """Raised at the boundary after a script left the inner loop before its last micro-step."""
+
+    code = "incomplete_step"
+
+
+class StoreError(EasyScaleError):
+    """Base of what etcd answers or fails to answer."""
+
+    exit_code = ExitCode.STORE_OUT_OF_REACH
+    code = "store"
+
+
+class StoreUnreachable(StoreError):
+    """Raised when no endpoint of etcd answered within the deadline."""
+
+    code = "store_unreachable"
+
+
+class StoreRefused(StoreError):
+    """Raised when etcd answers but cannot be used: its version, a certificate, a password."""
+
+    code = "store_refused"
+
+
+class OutcomeUnknown(StoreError):
+    """Raised when a transaction was sent and its answer was lost: read back before acting."""
+
+    code = "outcome_unknown"
+
+
+class LeaseLost(StoreError):
+    """Raised when a lease ended on the server although its owner is alive."""
+
+    code = "lease_lost"
+
+
+class TooFewNodes(EasyScaleError):
+    """Raised when the nodes a job needs to start did not come in time."""
+
+    exit_code = ExitCode.TOO_FEW_NODES
+    code = "too_few_nodes"
+
+
+class JobConflict(UsageError):
+    """Raised when a command names a value that was fixed for the job's life as another one."""
+
+    code = "job_conflict"
+
+
+class FormatError(EasyScaleError):
+    """Raised when a record, message or file is not of the form and version it claims."""
+
+    code = "format"
+
+
+class SnapshotError(EasyScaleError):
+    """Base of what is wrong with a snapshot on disk."""
+
+    code = "snapshot"
+
+
+class SnapshotDamaged(SnapshotError):
+    """Raised when the bytes of a snapshot are not those that its manifest promises."""
+
+    code = "snapshot_damaged"
+
+
+class WorkerFailed(EasyScaleError):
+    """Raised when a worker process ended in another way than it was asked to."""
+
+    code = "worker_failed"
+
+
+class RestartBudgetSpent(EasyScaleError):
+    """Raised when one failure without progress more than `--max-restarts` bears has happened."""
+
+    exit_code = ExitCode.RESTART_BUDGET_SPENT
+    code = "restart_budget_spent"
+
+
+class GenerationBroken(EasyScaleError):
+    """Raised inside the runtime when a wait of a generation ended without its result.
+
+    It never reaches user code: the runtime catches it at its touch points.
+    """
+
+    code = "generation_broken"
+
+
+class Fenced(EasyScaleError):
+    """Raised inside the runtime when a newer generation goes on without this worker."""
+
+    code = "fenced"

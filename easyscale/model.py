@@ -1,0 +1,363 @@
+"""The words that every part of easyscale shares, as frozen values with JSON forms; no I/O.
+
+Whatever crosses a process or the store is a `Record`: JSON with a version, unknown fields ignored,
+nothing executed. `decode` is the only way in, `encode` the only way out.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NewType, Self, TypeVar
+
+import msgspec
+
+from easyscale.errors import FormatError
+
+FORMAT_VERSION = 1
+
+#: A fixed share of the job's computation, 0 ... N-1.
+LogicalRank = NewType("LogicalRank", int)
+#: A worker's place in the group of its generation.
+ProcessRank = NewType("ProcessRank", int)
+#: Number of completed operations (steps, evaluations, the end of training).
+Position = NewType("Position", int)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what is kept in the store or on disk."""
+
+    version: int = FORMAT_VERSION
+
+
+R = TypeVar("R")
+
+
+def encode(value: object) -> str:
+    """Write a value as one line of JSON whose keys stand in the order of its fields."""
+    return msgspec.json.encode(value).decode()
+
+
+def decode(text: str | bytes, form: type[R], *, source: str) -> R:
+    """Read a value back; raises FormatError that names `source` when it is not of that form."""
+    try:
+        value = msgspec.json.decode(text, type=form)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"{source} is not a {form.__name__}: {error}") from error
+    if isinstance(value, Record) and value.version > FORMAT_VERSION:
+        message = f"{source} has format {value.version}; this easyscale reads {FORMAT_VERSION}"
+        raise FormatError(message, hint="pip install -U easyscale-torch")
+    return value
+
+
+class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """The logical ranks lo ... hi-1, a subtree of the canonical tree."""
+
+    lo: int
+    hi: int
+
+    def __len__(self) -> int:
+        return self.hi - self.lo
+
+
+class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """One OS process of the job: never its slot, so a restarted process is another worker."""
+
+    node: str
+    incarnation: str
+    slot: str
+    spawn: int
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.incarnation}/{self.slot}/{self.spawn}"
+
+    @property
+    def place(self) -> str:
+        """Where it runs, as people see it: `gpu-4/cuda:0`."""
+        return f"{self.node}/{self.slot}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the text form; a slot may itself hold a slash (`cuda:3/1`)."""
+        try:
+            node, incarnation, rest = text.split("/", 2)
+            slot, spawn = rest.rsplit("/", 1)
+            return cls(node, incarnation, slot, int(spawn))
+        except ValueError as error:
+            raise FormatError(f"{text!r} is not a worker id") from error
+
+
+class GenerationNumber(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """Orders generations; together with the commit's digest it names one."""
+
+    era: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.era}.{self.number}"
+
+    @property
+    def label(self) -> str:
+        """What screens show: `gen 5`, and `gen 2.5` from the second era on."""
+        return f"gen {self.number}" if self.era == 1 else f"gen {self.era}.{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        era, _, number = text.partition(".")
+        if not (era.isdecimal() and number.isdecimal()):
+            raise FormatError(f"{text!r} is not a generation number")
+        return cls(int(era), int(number))
+
+
+class Mode(StrEnum):
+    """How a generation is entered."""
+
+    #: Planned (join, drain, rebalance): when a step begins and all headers of the group agree.
+    BOUNDARY = "boundary"
+    #: After a loss: at once, by the living holders of state, out of any wait.
+    NOW = "now"
+    #: Nobody holds state: from the newest snapshot, or from equal initial states.
+    RESTORE = "restore"
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """A worker and the logical ranks it computes; its index in the plan is its process rank."""
+
+    worker: WorkerId
+    ranks: tuple[LogicalRank, ...]
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """Which logical workers run where from one generation on; immutable."""
+
+    generation: GenerationNumber
+    mode: Mode
+    assignments: tuple[Assignment, ...]
+    main: WorkerId | None
+    reason: str
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        return tuple(assignment.worker for assignment in self.assignments)
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A worker named in a commit, with the address (`host:port`) its listener answers at."""
+
+    worker: WorkerId
+    address: str
+    ranks: tuple[LogicalRank, ...]
+
+
+class OpenGeneration(msgspec.Struct, frozen=True):
+    """A committed generation that could still run when a newer one was committed."""
+
+    generation: GenerationNumber
+    digest: str
+    workers: tuple[WorkerId, ...]
+
+
+class SnapshotReference(msgspec.Struct, frozen=True):
+    """Which snapshot a restoring generation starts from."""
+
+    name: str
+    step: int
+    digest: str
+
+
+class Commit(Record, frozen=True, kw_only=True):
+    """The self-contained record of an agreed generation; whoever holds it can act on it.
+
+    It may arrive by any road (etcd, agent, peer) and the newest wins. A commit without members
+    pauses the job: its main writes a snapshot and everybody leaves.
+    """
+
+    generation: GenerationNumber
+    mode: Mode
+    members: tuple[Member, ...]
+    main: WorkerId | None
+    reason: str
+    open: tuple[OpenGeneration, ...] = ()
+    snapshot: SnapshotReference | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the record's JSON, which is the third part of a generation's name."""
+        return hashlib.sha256(encode(self).encode()).hexdigest()
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        return tuple(member.worker for member in self.members)
+
+    def process_rank(self, worker: WorkerId) -> ProcessRank | None:
+        """The worker's place in the group, or None when this generation goes on without it."""
+        workers = self.workers
+        return ProcessRank(workers.index(worker)) if worker in workers else None
+
+
+class Head(Record, frozen=True, kw_only=True):
+    """The one key that every write of truth compares."""
+
+    era: int
+    planned: int
+    committed: int
+    digest: str
+
+
+class Determinism(StrEnum):
+    """Between which slots the bits are kept."""
+
+    SAME_KIND = "same-kind"
+    HETEROGENEOUS = "heterogeneous"
+
+    @property
+    def level(self) -> str:
+        """The EasyScale paper's word for it."""
+        return "D2" if self is Determinism.HETEROGENEOUS else "D1"
+
+
+class JobSpec(Record, frozen=True, kw_only=True):
+    """What is fixed for a job's life; the token admits its workers and agents to one another."""
+
+    logical_workers: int
+    seed: int
+    determinism: Determinism
+    threads_per_worker: int
+    token: str
+    #: What two slots must share to give the same bits; set by the first generation.
+    kind: str = ""
+
+
+class SlotRecord(msgspec.Struct, frozen=True):
+    """One device place of a node, as its agent offers it."""
+
+    slot: str
+    kind: str
+    worker: WorkerId | None = None
+    state: str = "starting"
+
+
+class NodeRecord(Record, frozen=True, kw_only=True):
+    """A registration: an agent as seen in etcd, bound to its lease."""
+
+    node: str
+    incarnation: str
+    boot_id: str
+    host: str
+    address: str
+    slots: tuple[SlotRecord, ...]
+    #: The newest commit this agent knows, and the number of the newest its workers entered.
+    commit: Commit | None = None
+    formed: GenerationNumber | None = None
+
+
+class Ending(Record, frozen=True, kw_only=True):
+    """Proof that a worker or an agent has ended (`gone/`)."""
+
+    how: str
+    exit_code: int | None = None
+    signal: int | None = None
+    finished: bool = False
+
+
+class Entry(Record, frozen=True, kw_only=True):
+    """A member formed a generation (`in/`)."""
+
+    position: Position
+    has_state: bool
+
+
+class BrokenReport(Record, frozen=True, kw_only=True):
+    """A member's wait ended without its result (`broken/`)."""
+
+    position: Position
+    suspects: tuple[WorkerId, ...]
+    reason: str
+
+
+class Wish(Record, frozen=True, kw_only=True):
+    """What a person or an agent asks of the leader."""
+
+    kind: str  # drain, devices, migrate, rebalance, stop, fence
+    node: str = ""
+    slots: tuple[str, ...] = ()
+    target: str = ""
+    by: str = ""
+
+
+class SnapshotRecord(Record, frozen=True, kw_only=True):
+    """A durable snapshot, registered under the head fence."""
+
+    name: str
+    step: int
+    epoch: int
+    digest: str
+    bytes: int
+    generation: GenerationNumber
+    nodes: tuple[str, ...]
+    superseded: bool = False
+
+
+class ProgressRecord(Record, frozen=True, kw_only=True):
+    """Where the job is, written by main's agent once a second."""
+
+    position: Position
+    step: int
+    steps: int | None
+    epoch: int
+    epochs: int | None
+    metrics: Mapping[str, float]
+    steps_per_s: float | None
+    samples_per_s: float | None
+
+
+class JobState(StrEnum):
+    """What a job is doing, for screens and JSON."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINING = "draining"
+    RESTORING = "restoring"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Outcome(Record, frozen=True, kw_only=True):
+    """How the job ended; a new start of the job deletes it."""
+
+    state: JobState
+    exit_code: int
+    reason: str
+    digest: str = ""
+    step: int = 0
+
+
+class FileDigest(msgspec.Struct, frozen=True):
+    """What one file of a snapshot must be: its size and its blake2b (32 bytes, hex)."""
+
+    bytes: int
+    blake2b: str
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """What a snapshot folder claims about itself (`manifest.json`, written last)."""
+
+    job_id: str
+    step: int
+    epoch: int
+    #: Step within the epoch that comes next.
+    index: int
+    position: Position
+    #: Digest of the training state (SHA-256, hex).
+    digest: str
+    generation: GenerationNumber
+    worker: str
+    finished: bool
+    logical_workers: int
+    seed: int
+    determinism: Determinism
+    threads_per_worker: int
+    torch_version: str
+    created: str
+    files: Mapping[str, FileDigest]

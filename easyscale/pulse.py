@@ -1,0 +1,86 @@
+"""A page of memory that a worker shares with its agent: where it is, without a message.
+
+The agent reads it to tag output with the logical rank that runs and to tell a slow worker from a
+hung one. One writer, one reader, aligned 8-byte words; a torn read shows for one tick and is harmless.
+"""
+
+import mmap
+import os
+import struct
+import time
+from enum import IntEnum
+
+import msgspec
+
+_WORDS = struct.Struct("=8q")
+_SIZE = mmap.PAGESIZE
+
+
+class Phase(IntEnum):
+    """What the worker's main thread is doing."""
+
+    STARTING = 0
+    WAITING = 1
+    FORMING = 2
+    MICRO_STEP = 3
+    EXCHANGE = 4
+    OUTER_BODY = 5
+    EVALUATION = 6
+    BROKEN = 7
+    FINISHED = 8
+    SNAPSHOT = 9
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of a pulse page."""
+
+    phase: Phase
+    position: int
+    step: int
+    #: The logical rank whose micro-step runs, or None outside the inner loop.
+    rank: int | None
+    micro_steps: int
+    #: CLOCK_MONOTONIC of this host when the worker last changed the page, seconds.
+    since_s: float
+
+
+class Pulse:
+    """Either end of the page; `create` in the agent, `attach` in the worker."""
+
+    def __init__(self, page: mmap.mmap) -> None:
+        self._page = page
+        self._micro_steps = 0
+
+    @staticmethod
+    def allocate() -> int:
+        """A file descriptor of an anonymous page, to be handed to the worker and mapped here."""
+        descriptor = os.memfd_create("easyscale-pulse", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, _SIZE)
+        return descriptor
+
+    @classmethod
+    def attach(cls, descriptor: int) -> "Pulse":
+        return cls(mmap.mmap(descriptor, _SIZE))
+
+    def beat(self, phase: Phase, *, position: int, step: int, rank: int | None = None) -> None:
+        """Say where the main thread is now."""
+        self._micro_steps += phase is Phase.MICRO_STEP
+        now_ns = time.monotonic_ns()
+        rank_word = -1 if rank is None else rank
+        _WORDS.pack_into(
+            self._page, 0, phase, position, step, rank_word, self._micro_steps, now_ns, 0, 0
+        )
+
+    def read(self) -> Beat:
+        phase, position, step, rank, micro_steps, since_ns, _, _ = _WORDS.unpack_from(self._page, 0)
+        return Beat(
+            phase=Phase(phase),
+            position=position,
+            step=step,
+            rank=None if rank < 0 else rank,
+            micro_steps=micro_steps,
+            since_s=since_ns / 1e9,
+        )
+
+    def close(self) -> None:
+        self._page.close()

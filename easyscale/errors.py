@@ -69,6 +69,12 @@ class StoreRefused(StoreError):
     code = "store_refused"
 
 
+class StoreClosed(StoreError):
+    """Raised by a store that we closed ourselves; the world did not break it."""
+
+    code = "store_closed"
+
+
 class OutcomeUnknown(StoreError):
     """Raised when a transaction was sent and its answer was lost: read back before acting."""
 

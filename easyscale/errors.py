@@ -4,6 +4,7 @@ A message says what happened, with values, and then what follows or what to do. 
 prints it as two lines (`error:` and `try:`) and ends with the family's exit code.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -134,10 +135,15 @@ class RestartBudgetSpent(EasyScaleError):
 class GenerationBroken(EasyScaleError):
     """Raised inside the runtime when a wait of a generation ended without its result.
 
-    It never reaches user code: the runtime catches it at its touch points.
+    It never reaches user code: the runtime catches it at its touch points. `suspects` are the
+    process ranks that the wait may have ended for.
     """
 
     code = "generation_broken"
+
+    def __init__(self, message: str, *, suspects: Sequence[int] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.suspects = tuple(suspects)
 
 
 class Fenced(EasyScaleError):

@@ -119,7 +119,7 @@ class Watch(Protocol):
 
 
 class Store(Protocol):
-    """The store of a job. Every call ends by its deadline; every method may be called by any thread.
+    """The store of a job. Every call ends by its deadline; any thread may call any method.
 
     Raises StoreUnreachable when no answer came and nothing was written, StoreRefused when the
     store answered that it will not, StoreClosed after `close`.
@@ -168,26 +168,16 @@ def check_transaction(compares: Sequence[Compare], operations: Sequence[Operatio
             f" etcd's limit of {MAX_COMPARES} and {MAX_OPERATIONS}"
         )
         raise StoreRefused(message)
+    for operation in operations:
+        if isinstance(operation, DeletePrefix) and not operation.folder.endswith("/"):
+            raise StoreRefused(f"{operation.folder!r} is no folder: it lacks the final slash")
     size = sum(len(o.value.encode()) for o in operations if isinstance(o, Put))
     if size > MAX_TRANSACTION_BYTES:
         message = f"a transaction of {size} bytes is over etcd's limit of {MAX_TRANSACTION_BYTES}"
         raise StoreRefused(message)
-    written: list[str] = []
-    for operation in operations:
-        match operation:
-            case Put(key=key):
-                touched, overlap = key, any(in_range(key, other) for other in written)
-            case Delete(key=key):
-                touched, overlap = key, key in written
-            case DeletePrefix(folder=folder):
-                check_folder(folder)
-                touched, overlap = folder, any(in_range(other, folder) for other in written)
-        if overlap:
-            raise StoreRefused(f"a transaction writes {touched!r} twice")
-        written.append(touched)
-
-
-def check_folder(folder: str) -> None:
-    """Refuse to take `/a` for a folder: it would swallow `/ab` too."""
-    if not folder.endswith("/"):
-        raise StoreRefused(f"{folder!r} is not a folder: it lacks the final slash")
+    puts = [operation.key for operation in operations if isinstance(operation, Put)]
+    deletes = [o.key for o in operations if isinstance(o, Delete)]
+    deletes += [o.folder for o in operations if isinstance(o, DeletePrefix)]
+    for number, key in enumerate(puts):
+        if key in puts[:number] or any(in_range(key, range_) for range_ in deletes):
+            raise StoreRefused(f"a transaction writes {key!r} twice")

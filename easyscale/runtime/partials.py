@@ -1,0 +1,165 @@
+"""What a process holds of the running step: sums of gradients over complete subtrees of the tree.
+
+A micro-step's gradients enter as a leaf; two siblings become their parent at once, in place, left
+operand first. A gradient that is absent counts as +0.0 wherever another rank has one.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from easyscale.model import Span
+from easyscale.runtime import tree
+
+#: One entry per parameter, in the order of the layout; None where autograd left no gradient.
+Gradients = Sequence[torch.Tensor | None]
+#: The same, as real numbers in memory of our own.
+Sums = list[torch.Tensor | None]
+
+
+class Partials:
+    """The partial sums of one step; frozen from an arrival until the record is held."""
+
+    def __init__(self, n: int, *, offload: bool = False) -> None:
+        self._n = n
+        self._offload = offload
+        self._sums: dict[Span, Sums] = {}
+        self._deferred: dict[Span, tuple[Sums, float]] = {}
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The logical ranks counted in what is held."""
+        spans = (*self._sums, *self._deferred)
+        return frozenset(rank for span in spans for rank in range(span.lo, span.hi))
+
+    @property
+    def held(self) -> tuple[Span, ...]:
+        """The subtrees held, as they stand once everything deferred has been added."""
+        return tree.maximal_subtrees(self.ranks, self._n)
+
+    @property
+    def presence(self) -> tuple[bool, ...]:
+        """Which parameters have a gradient in some held leaf; empty while nothing is held."""
+        entries = (*self._sums.values(), *(sums for sums, _ in self._deferred.values()))
+        return tuple(
+            any(sum_ is not None for sum_ in column) for column in zip(*entries, strict=True)
+        )
+
+    def sums(self, span: Span) -> Sums:
+        """Return the sums of a subtree that is held as such, deferred leaves not counted."""
+        return self._sums[span]
+
+    def push(self, rank: int, gradients: Gradients, *, factor: float = 1.0) -> None:
+        """Take over a micro-step's gradients times `factor` and add what can be added."""
+        self._refuse_second(rank)
+        self._add(tree.leaf(rank), _owned(gradients), factor)
+
+    def defer(self, rank: int, gradients: Gradients, *, factor: float = 1.0) -> None:
+        """Take over a micro-step's gradients and leave them as they are until `settle`.
+
+        The last micro-step of a step whose exchange is already under way: mostly its sums are
+        never needed here, since the record arrives.
+        """
+        self._refuse_second(rank)
+        self._deferred[tree.leaf(rank)] = (_owned(gradients), factor)
+
+    def settle(self) -> None:
+        """Add what was deferred."""
+        while self._deferred:
+            leaf, (sums, factor) = self._deferred.popitem()
+            self._add(leaf, sums, factor)
+
+    def drop(self, spans: Iterable[Span]) -> None:
+        """Forget subtrees that another process counts."""
+        self.settle()
+        for span in spans:
+            del self._sums[span]
+
+    def clear(self) -> None:
+        """Forget everything: the record of the step is held."""
+        self._sums.clear()
+        self._deferred.clear()
+
+    def _refuse_second(self, rank: int) -> None:
+        if rank in self.ranks:
+            raise ValueError(f"logical rank {rank} is already held in {self.held}")
+
+    def _add(self, span: Span, sums: Sums, factor: float) -> None:
+        scale(sums, factor)
+        for parent in tree.path(span, self._n)[-2::-1]:
+            left, right = tree.children(parent) or (span, span)
+            other = self._sums.pop(right if span == left else left, None)
+            if other is None:
+                break
+            sums = _merged(sums, other) if span == left else _merged(other, sums)
+            span = parent
+        self._sums[span] = _parked(sums) if self._offload else sums
+
+
+def scale(sums: Sums, factor: float) -> None:
+    """Multiply the gradients that are there by `factor`, in place."""
+    present = [sum_ for sum_ in sums if sum_ is not None]
+    if factor != 1.0 and present:
+        torch._foreach_mul_(present, factor)
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """View complex numbers as pairs of real ones: torch multiplies a complex addend by 1+0j."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _owned(gradients: Gradients) -> Sums:
+    """View gradients as real sums of which no two entries share a number."""
+    sums: Sums = []
+    seen: set[int] = set()
+    for gradient in gradients:
+        if gradient is None:
+            sums.append(None)
+            continue
+        own = real(gradient.detach().resolve_conj())
+        place = own.data_ptr()
+        # autograd clones whatever is expanded or shared; a gradient set by hand may be either.
+        if (place and place in seen) or _expanded(own):
+            own = own.contiguous() if _expanded(own) else own.clone()
+        seen.add(place)
+        sums.append(own)
+    return sums
+
+
+def _expanded(tensor: torch.Tensor) -> bool:
+    return not tensor.is_contiguous() and any(
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+
+
+def _merged(left: Sums, right: Sums) -> Sums:
+    """Return left + right in memory of theirs, on the device of the one that was computed last."""
+    if all(
+        one is not None and two is not None and one.device == two.device
+        for one, two in zip(left, right, strict=True)
+    ):
+        torch._foreach_add_(left, right)  # type: ignore[arg-type]
+        return left
+    return [_added(one, two) for one, two in zip(left, right, strict=True)]
+
+
+def _added(left: torch.Tensor | None, right: torch.Tensor | None) -> torch.Tensor | None:
+    if left is None or right is None:
+        alone = left if right is None else right
+        # Adding zeros turns -0.0 into +0.0: the bits must not tell how many ranks had a gradient.
+        return None if alone is None else alone.add_(0.0)
+    if left.device != right.device:
+        # One of them is parked in host memory; a parameter at a time keeps the peak low.
+        device = right.device if left.device.type == "cpu" else left.device
+        left, right = left.to(device), right.to(device)
+    return left.add_(right)
+
+
+def _parked(sums: Sums) -> Sums:
+    """Move sums to pinned host memory; on a CPU they are there already."""
+    return [
+        sum_
+        if sum_ is None or sum_.device.type == "cpu"
+        else torch.empty_like(sum_, device="cpu", pin_memory=True).copy_(sum_)
+        for sum_ in sums
+    ]

@@ -1,0 +1,156 @@
+"""The pages: their maps agree with the tree, their links lead somewhere, their commands run."""
+
+import ast
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")],
+    key=lambda page: page.relative_to(ROOT).as_posix(),
+)
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+SOURCES = ("easyscale", "agent", "rendezvous", "easyscale_cli")
+MARK = re.compile(r"^<!-- (run|not run: .+) -->$")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def modules() -> dict[str, Path]:
+    """Every module that is more than a folder's mark, by its path in the repository."""
+    found = {}
+    for source in SOURCES:
+        for path in (ROOT / source).rglob("*.py"):
+            relative = path.relative_to(ROOT)
+            through_a_link = any((ROOT / parent).is_symlink() for parent in relative.parents)
+            if not through_a_link and path.read_text().strip():
+                found[relative.as_posix()] = path
+    return found
+
+
+def row_for(path: Path) -> str:
+    """A row of the map, from the module's own first sentence."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return f"| `{name_of(path)}` | {' '.join(docstring.split('.')[0].split())} |"
+
+
+def test_the_map_names_every_module_and_no_other() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"^\| `([^`]+\.py)` \| .+ \|$", page, re.MULTILINE)
+    here = modules()
+    missing = "\n".join(row_for(here[name]) for name in sorted(set(here) - set(named)))
+    assert not missing, f"docs/architecture.md lacks these rows:\n{missing}"
+    assert sorted(set(named) - set(here)) == []
+    assert len(named) == len(set(named))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    pattern = (
+        r"`((?:easyscale|agent|rendezvous|easyscale_cli|tests|docs|examples|benchmarks)/[^`<* ]*)`"
+    )
+    missing = [name for name in re.findall(pattern, text) if not (ROOT / name).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_make_targets_that_a_page_names_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z0-9]+)`", page.read_text())) <= targets
+
+
+def test_calls_that_the_api_page_explains_exist() -> None:
+    page = (ROOT / "docs" / "training-api.md").read_text()
+    job = importlib.import_module("easyscale.runtime.job")
+    named = set(re.findall(r"\bjob\.([a-z_]+)", page))
+    assert named >= {"register", "loader", "epochs", "evaluate", "state", "is_main"}
+    assert {name for name in named if not hasattr(job.Job, name)} == set()
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Commands of one fenced block, and the comment above it that says whether they are run."""
+
+    page: Path
+    line: int
+    mark: str
+    commands: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{name_of(self.page)}:{self.line}"
+
+
+def console_blocks(page: Path) -> Iterator[Block]:
+    lines = page.read_text().splitlines()
+    for number, line in enumerate(lines):
+        if line == "```console":
+            body = "\n".join(lines[number + 1 : lines.index("```", number)])
+            commands = re.findall(r"^\$ (.+(?:\\\n.+)*)", body, re.MULTILINE)
+            joined = tuple(command.replace("\\\n", " ") for command in commands)
+            yield Block(page=page, line=number + 1, mark=lines[number - 1], commands=joined)
+
+
+BLOCKS = [block for page in PAGES for block in console_blocks(page)]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_of_commands_says_whether_it_is_run(block: Block) -> None:
+    assert MARK.match(block.mark), "write <!-- run --> or <!-- not run: reason --> above it"
+    assert block.commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_stand_in_console_blocks_only(page: Path) -> None:
+    assert re.findall(r"^```(?:sh|bash|shell)$", page.read_text(), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.mark == "<!-- run -->"], ids=str)
+def test_commands_run_as_they_are_shown(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    digests = []
+    for command in block.commands:
+        run = run_as_shown(command, tmp_path)
+        assert run.returncode == 0, f"$ {command}\n{run.stdout}\n{run.stderr}"
+        digests += re.findall(r"\bdigest[ =:]+([0-9a-f]{64})", run.stdout + run.stderr)
+    assert len(set(digests)) <= 1, f"not the same bits: {digests}"
+
+
+def run_as_shown(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Run it without a shell: assignments before the command, then its words."""
+    words = shlex.split(command)
+    env = dict(os.environ)
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        env[name] = value
+    return subprocess.run(
+        words,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )

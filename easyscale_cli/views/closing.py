@@ -1,0 +1,255 @@
+"""How a launch ends on the screen: the summary with the digest, or the first cause; pure.
+
+Both are the last thing printed, open at the sides, so that digest, paths and source can be copied.
+"""
+
+import signal
+from typing import Final
+
+from easyscale.errors import ExitCode
+from easyscale.reports import FirstCause, Summary
+from easyscale_cli.views import numbers
+from easyscale_cli.views.cells import cut_end, width_of
+from easyscale_cli.views.launch import Page, command_and_note, entry, label
+from easyscale_cli.views.layout import (
+    blank,
+    facts,
+    hang,
+    in_gutter,
+    line,
+    rule,
+    sparkline,
+    trim,
+    wrap,
+)
+from easyscale_cli.views.literal import literal
+from easyscale_cli.views.style import Line, Role, Span
+
+_EXIT_WORDS: Final = {
+    ExitCode.DONE: "done",
+    ExitCode.JOB_FAILED: "job failed",
+    ExitCode.USAGE: "usage",
+    ExitCode.STORE_OUT_OF_REACH: "etcd out of reach",
+    ExitCode.TOO_FEW_NODES: "too few nodes in time",
+    ExitCode.RESTART_BUDGET_SPENT: "restart budget spent",
+}
+#: A process that signal n ended counts as 128 + n.
+_SIGNAL: Final = 128
+_SPARK = 32
+_WIDE_SPARK = 64
+_INDENT = 4
+#: Two cells of margin, the longest word of the box and a space behind it.
+_BOX_GUTTER = 13
+
+
+def exit_words(code: int) -> str:
+    """`5: restart budget spent`, `137: ended by SIGKILL`."""
+    if code > _SIGNAL:
+        try:
+            return f"{code}: ended by {signal.Signals(code - _SIGNAL).name}"
+        except ValueError:
+            return f"{code}: ended by signal {code - _SIGNAL}"
+    return f"{code}: {_EXIT_WORDS[ExitCode(code)]}" if code in list(ExitCode) else str(code)
+
+
+def summary_lines(summary: Summary, page: Page) -> list[Line]:
+    """What the job came to; the digest, whole on one line, is the only bold text."""
+    return [
+        (),
+        *_outcome(summary, page),
+        *_digest(summary, page),
+        *_metric(summary, page),
+        *_rate(summary, page),
+        *_changes(summary, page),
+        *_kept(summary, page),
+    ]
+
+
+def _outcome(summary: Summary, page: Page) -> list[Line]:
+    epochs = "" if summary.epochs is None else f", {numbers.counted(summary.epochs, 'epoch')}"
+    passed = (
+        f"{numbers.counted(summary.step, 'step')}{epochs} in {numbers.duration(summary.elapsed_s)}"
+    )
+    verb = Span("Finished", Role.GOOD) if summary.finished else Span("Drained")
+    code = summary.exit_code
+    rows = [
+        literal(summary.job),
+        passed,
+        page.glyphs.prose(literal(summary.reason)) if not summary.finished else "",
+        f"exit {code}" if code == 0 else f"exit {exit_words(code)}",
+    ]
+    return entry(line(verb), rows, page)
+
+
+def _digest(summary: Summary, page: Page) -> list[Line]:
+    if not summary.digest:
+        return []
+    digest = line(Span(literal(summary.digest), Role.NAME))
+    # Never wrapped: a digest that is cut in two cannot be compared with one glance or one paste.
+    if page.cells - page.gutter - 1 < width_of(summary.digest):
+        tag = in_gutter(line(Span("digest", Role.QUIET)), page.gutter, page.glyphs.cut)
+        return [tag, digest]
+    return label("digest", [digest], page)
+
+
+def _metric(summary: Summary, page: Page) -> list[Line]:
+    if summary.metric is None or summary.value is None:
+        return []
+    name = literal(summary.metric)
+    value = f"{numbers.metric(summary.value):5}"
+    first = (
+        f"  from {numbers.metric(summary.first_value)}" if summary.first_value is not None else ""
+    )
+    room = page.cells - page.gutter - 2 - len(value) - len(first)
+    widest = _WIDE_SPARK if page.is_wide else _SPARK
+    drawing = sparkline(summary.history, min(room, widest), page.glyphs)
+    pieces = line(
+        f"{value}  " if drawing else value, Span(drawing, Role.LIVE), Span(first, Role.QUIET)
+    )
+    return label(name, [trim(pieces)], page)
+
+
+def _rate(summary: Summary, page: Page) -> list[Line]:
+    rows = [
+        "" if summary.steps_per_s is None else f"{numbers.rate(summary.steps_per_s)} steps/s",
+        "" if summary.samples_per_s is None else f"{numbers.rate(summary.samples_per_s)} samples/s",
+        ""
+        if summary.median_step_s is None
+        else f"median step {numbers.step_time(summary.median_step_s)}",
+    ]
+    return label("rate", rows, page) if any(rows) else []
+
+
+def _changes(summary: Summary, page: Page) -> list[Line]:
+    restarts = f"{numbers.counted(summary.restarts, 'restart')}"
+    if not summary.digest and summary.finished:
+        return label("restarts", [numbers.count(summary.restarts)], page)
+    total = sum(summary.changes.values())
+    kinds = ", ".join(
+        f"{count:,} {literal(kind)}" for kind, count in summary.changes.items() if count
+    )
+    share = summary.paused_s / summary.elapsed_s if summary.elapsed_s > 0 else 0.0
+    lost = numbers.counted(summary.steps_lost, "step")
+    return [
+        *label("changes", [numbers.count(total), kinds], page),
+        *label(
+            "paused",
+            [
+                f"{numbers.pause_total(summary.paused_s)} in all ({numbers.percent(share)})",
+                f"longest {numbers.pause(summary.longest_pause_s)}" if total else "",
+            ],
+            page,
+        ),
+        *label("", [f"{lost} lost, {restarts}"], page),
+    ]
+
+
+def _kept(summary: Summary, page: Page) -> list[Line]:
+    rows: list[Line] = []
+    if summary.snapshot_step is not None:
+        size = summary.snapshot_bytes
+        rows += label(
+            "snapshot",
+            [
+                f"step {numbers.count(summary.snapshot_step)}",
+                "" if size is None else f"{numbers.data_size(size)}, verified",
+                literal(summary.snapshot_path),
+            ],
+            page,
+        )
+    if summary.log_dir:
+        rows += label("logs", [literal(summary.log_dir)], page)
+    return rows
+
+
+def first_cause_lines(cause: FirstCause, page: Page) -> list[Line]:
+    """The box of the first cause between two rules: what failed, where, why it ended, what next."""
+    job = literal(cause.job)
+    return [
+        (),
+        rule(f"{job} failed: first cause", page.cells, page.glyphs, Role.FAILED),
+        (),
+        *_headline(cause, page),
+        *_source(cause, page),
+        (),
+        *_story(cause, page),
+        (),
+        rule(f"exit {exit_words(cause.exit_code)}", page.cells, page.glyphs, Role.FAILED),
+    ]
+
+
+def _headline(cause: FirstCause, page: Page) -> list[Line]:
+    text = page.glyphs.prose(literal(cause.headline))
+    mark = line("  ", Span(page.glyphs.failed, Role.FAILED), " ")
+    rows = [
+        line(Span(f"logical rank {cause.rank}", Role.NAME)) if cause.rank is not None else (),
+        line(Span(f"step {numbers.count(cause.step)}", Role.NAME)),
+        line("node ", Span(literal(cause.node), Role.NAME)) if cause.node else (),
+        line("slot ", Span(literal(cause.slot), Role.NAME)) if cause.slot else (),
+        line(f"pid {cause.pid}") if cause.pid is not None else (),
+        line(numbers.generation(cause.era, cause.generation)),
+    ]
+    told = facts([row for row in rows if row], page.cells - _INDENT, page.glyphs)
+    headline = wrap(line(Span(text, Role.FAILED_NAME)), page.cells - _INDENT)
+    return [*hang(mark, headline), *hang(blank(_INDENT), told)]
+
+
+def _source(cause: FirstCause, page: Page) -> list[Line]:
+    if not cause.file:
+        return []
+    hidden = (
+        f"{numbers.counted(cause.hidden_frames, 'library frame')} hidden"
+        if cause.hidden_frames
+        else ""
+    )
+    caller = f"from {literal(cause.caller)}" if cause.caller else ""
+    origin = "; ".join(filter(None, [caller, hidden]))
+    where = line(
+        Span(f"{literal(cause.file)}:{cause.line}", Role.LIVE_NAME),
+        f" in {literal(cause.function)}" if cause.function else "",
+        Span(f"   {origin}" if origin else "", Role.QUIET),
+    )
+    rows = hang(blank(_INDENT), wrap(where, page.cells - _INDENT))
+    return [(), *rows, *(_excerpt_line(cause, index, page) for index in range(len(cause.excerpt)))]
+
+
+def _excerpt_line(cause: FirstCause, index: int, page: Page) -> Line:
+    """A line of source; the one that raised is marked. Tabs become spaces, a long line is cut."""
+    source = cause.excerpt[index]
+    glyphs = page.glyphs
+    is_here = source.number == cause.line
+    digits = max(2, *(len(str(each.number)) for each in cause.excerpt))
+    mark = Span(glyphs.here, Role.FAILED) if is_here else Span(" ")
+    role = Role.NAME if is_here else Role.QUIET
+    before = line("     ", mark, " ", Span(f"{source.number:{digits}}", Role.QUIET))
+    text = cut_end(
+        literal(source.text.rstrip().expandtabs(4)), page.cells - 10 - digits, glyphs.cut
+    )
+    return trim((*before, Span(f" {glyphs.source} ", Role.QUIET), Span(text, role)))
+
+
+def _story(cause: FirstCause, page: Page) -> list[Line]:
+    others = numbers.counted(cause.victims, "other worker")
+    victims = f"{others}, stopped by us; none failed by itself" if cause.victims else ""
+    same = ""
+    if cause.log and cause.rank is not None:
+        same = f"easyscale logs {literal(cause.job)} --rank {cause.rank}   the same from any node"
+    rows = [
+        *_told("why ended", [line(page.glyphs.prose(literal(cause.why_ended)))], page),
+        *_told("victims", [line(victims)], page),
+        *_told("snapshot", _facts_of(cause.snapshot, page), page),
+        *_told("log", [line(literal(cause.log)), command_and_note(same)], page),
+    ]
+    next_steps = _told("next", [command_and_note(text) for text in cause.next_steps], page)
+    return [*rows, (), *next_steps] if rows and next_steps else [*rows, *next_steps]
+
+
+def _facts_of(text: str, page: Page) -> list[Line]:
+    told = [line(each) for each in page.glyphs.prose(literal(text)).split(page.glyphs.between)]
+    return facts(told, page.cells - _BOX_GUTTER - 1, page.glyphs) if text else []
+
+
+def _told(word: str, rows: list[Line], page: Page) -> list[Line]:
+    wrapped = [part for row in rows if row for part in wrap(row, page.cells - _BOX_GUTTER - 1)]
+    tag = f"{word:>{_BOX_GUTTER}} "
+    return hang(line(Span(tag, Role.QUIET)), wrapped) if wrapped else []

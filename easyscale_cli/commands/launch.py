@@ -1,0 +1,285 @@
+"""`easyscale launch`: read the command line into one frozen value and be this node's agent."""
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from easyscale.agent.settings import LaunchSettings, StoreSettings
+from easyscale.errors import UsageError
+from easyscale.messages import ScriptTarget
+from easyscale.model import Determinism
+from easyscale.rendezvous.keys import check_name
+from easyscale.reports import Audience
+from easyscale_cli.options import environment_names
+from easyscale_cli.parameters import (
+    NodeRange,
+    NodeRangeType,
+    SecondsOrNever,
+    SnapshotPeriod,
+    SnapshotPeriodType,
+)
+from easyscale_cli.views.errors import near_miss
+
+_DEFAULT_SNAPSHOT_PERIOD_S = 300.0
+_HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
+
+
+def _option(*names: str, **attributes: Any) -> Callable[[Any], Any]:
+    """An option that `EASYSCALE_<NAME>`, then torchrun's `PET_<NAME>` sets too."""
+    return click.option(*names, envvar=environment_names(names), **attributes)
+
+
+@click.command(
+    context_settings={
+        "allow_interspersed_args": False,
+        "ignore_unknown_options": False,
+        "help_option_names": ["-h", "--help"],
+    },
+    options_metavar="[OPTIONS]",
+)
+@_option("--nodes", "--nnodes", type=NodeRangeType(), help="Nodes to start with and to allow.")
+@_option("--devices", help="Slots here: auto, cuda[:LIST] or cpu[:COUNT].")
+@_option("--nproc-per-node", help="The same in torchrun's words: a number, gpu, cpu or auto.")
+@_option("--standalone", is_flag=True, help="One machine, own etcd, nothing else to start.")
+@_option("--max-restarts", type=click.IntRange(min=0), default=3, show_default=True)
+@_option("--etcd", "--rdzv-endpoint", help="etcd v3 servers, HOST:PORT,...")
+@_option("--job-id", "--rdzv-id", help="The job; the same name goes on with it.")
+@_option("--node-name", help="This node [host name].")
+@_option("--local-addr", default="", help="What others are told to connect to.")
+@_option("--etcd-ca", type=click.Path(dir_okay=False), default="")
+@_option("--etcd-cert", type=click.Path(dir_okay=False), default="")
+@_option("--etcd-key", type=click.Path(dir_okay=False), default="")
+@_option("--etcd-user", default="")
+@_option("--logical-workers", type=int, help="Shares of each step; N decides the bits.")
+@_option(
+    "--determinism", type=click.Choice([str(level) for level in Determinism]), default="same-kind"
+)
+@_option("--seed", type=int, help="Stands over the script's init(seed=...).")
+@_option("--threads-per-worker", type=click.IntRange(min=1), default=1, show_default=True)
+@_option("--partials", type=click.Choice(["device", "host"]), default="device", show_default=True)
+@_option("--hang-timeout", type=click.FloatRange(min=1.0), help="Seconds [from the step time].")
+@_option("--grace", type=click.FloatRange(min=0.0), default=30.0, show_default=True)
+@_option("--takeover-after", type=SecondsOrNever(), default="60", show_default=True)
+@_option("--standby", is_flag=True, help="Keep one started process more for a joiner.")
+@_option("--preload", default="", help="Modules to import once per node, before the fork.")
+@_option("--snapshot-every", type=SnapshotPeriodType(), help="Steps, or seconds as 300s [300s].")
+@_option("--snapshot-dir", help="Where [runs/JOB].")
+@_option("--snapshot-keep", type=click.IntRange(min=1), default=3, show_default=True)
+@_option("--log-dir", help="Every worker's raw output [runs/JOB/logs].")
+@_option(
+    "--progress",
+    type=click.Choice(["auto", "live", "plain", "none"]),
+    default="auto",
+    show_default=True,
+)
+@_option("--progress-every", type=click.FloatRange(min=0.1), default=30.0, show_default=True)
+@_option("--color", type=click.Choice(["auto", "always", "never"]), default="auto")
+@_option("--ascii", "use_ascii", is_flag=True, help="Marks from ASCII only.")
+@_option("--json", "as_json", is_flag=True, help="One JSON object per event on standard output.")
+@_option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module, as python -m.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def command(
+    context: click.Context, /, script: str, arguments: tuple[str, ...], **asked: Any
+) -> int:
+    """Train SCRIPT on the devices there are now; same bits on any of them."""
+    settings, notes = read_settings(
+        script, arguments, asked=asked, environ=os.environ, own_words=_own_words(context.command)
+    )
+    from easyscale.agent.driver import launch
+
+    return launch(settings, _open_writer(asked), notes=notes)
+
+
+def _open_writer(asked: Mapping[str, Any]) -> Audience:
+    from easyscale_cli.views.stage import ProgressChoice, StageSettings
+    from easyscale_cli.views.style import ColorChoice
+    from easyscale_cli.views.writer import LaunchWriter, look_of
+
+    color, ascii_asked = ColorChoice(asked["color"]), asked["use_ascii"]
+    out, err = (
+        look_of(stream, color=color, ascii_asked=ascii_asked, environ=os.environ)
+        for stream in (sys.stdout, sys.stderr)
+    )
+    settings = StageSettings(
+        out=out,
+        err=err,
+        version=version("easyscale-torch"),
+        progress=ProgressChoice(asked["progress"]),
+        progress_every_s=asked["progress_every"],
+        json=asked["as_json"],
+    )
+    return LaunchWriter(settings)
+
+
+def read_settings(
+    script: str,
+    arguments: Sequence[str],
+    *,
+    asked: Mapping[str, Any],
+    environ: Mapping[str, str],
+    own_words: frozenset[str] = frozenset(),
+) -> tuple[LaunchSettings, tuple[str, ...]]:
+    """Turn a command line into settings and the lines that say what was read in an unusual way.
+
+    Raises UsageError with the value that cannot be meant and one thing to try.
+    """
+    after = split_script_arguments(arguments)
+    logical_workers = after.logical_workers or asked["logical_workers"]
+    if logical_workers is None:
+        raise UsageError(
+            "launch needs to know the job's logical workers: they decide its bits",
+            hint="--logical-workers N, with N at least the number of devices",
+        )
+    if logical_workers < 1:
+        raise UsageError(
+            f"--logical-workers {logical_workers}: a job has at least 1", hint="--logical-workers 1"
+        )
+    target = ScriptTarget.of(script, is_module=asked["is_module"], arguments=after.rest)
+    if not asked["is_module"]:
+        _check_script(script)
+    job_id = check_name(asked["job_id"] or _new_job_id(target), what="job id")
+    run_dir = Path("runs") / job_id
+    nodes = asked["nodes"] or NodeRange(1, None)
+    period = asked["snapshot_every"] or SnapshotPeriod(None, _DEFAULT_SNAPSHOT_PERIOD_S)
+    settings = LaunchSettings(
+        job_id=job_id,
+        job_is_new=asked["job_id"] is None,
+        node_name=check_name(asked["node_name"] or _host_name(environ), what="node name"),
+        node_is_chosen=asked["node_name"] is not None,
+        script=target,
+        working_directory=str(Path.cwd()),
+        environment=dict(environ),
+        logical_workers=logical_workers,
+        min_nodes=nodes.least,
+        max_nodes=nodes.most,
+        devices=_devices(asked["devices"], asked["nproc_per_node"]),
+        store=_store(asked, nodes=nodes, password=environ.get("EASYSCALE_ETCD_PASSWORD", "")),
+        local_address=asked["local_addr"],
+        seed=asked["seed"],
+        threads_per_worker=asked["threads_per_worker"],
+        determinism=Determinism(asked["determinism"]),
+        partials=asked["partials"],
+        preload=tuple(filter(None, asked["preload"].split(","))),
+        standby=asked["standby"],
+        max_restarts=asked["max_restarts"],
+        hang_timeout_s=asked["hang_timeout"],
+        takeover_after_s=asked["takeover_after"],
+        grace_s=asked["grace"],
+        snapshot_dir=asked["snapshot_dir"] or str(run_dir),
+        snapshot_every_steps=period.steps,
+        snapshot_every_s=period.seconds,
+        snapshot_keep=asked["snapshot_keep"],
+        log_dir=asked["log_dir"] or str(run_dir / "logs"),
+    )
+    return settings, _notes(script, after.rest, own_words)
+
+
+class ScriptArguments(NamedTuple):
+    """What stands after SCRIPT: our one word that may stand there, and the script's own."""
+
+    logical_workers: int | None
+    rest: tuple[str, ...]
+
+
+def split_script_arguments(arguments: Sequence[str]) -> ScriptArguments:
+    """Take `--logical-workers N` directly after SCRIPT; drop a `--` there, as torchrun does."""
+    if arguments and arguments[0] == "--":
+        return ScriptArguments(None, tuple(arguments[1:]))
+    name, equals, value = (arguments[0] if arguments else "").partition("=")
+    if name != "--logical-workers":
+        return ScriptArguments(None, tuple(arguments))
+    used = 1 if equals else 2
+    text = value if equals else (arguments[1] if len(arguments) > 1 else "")
+    if not text.lstrip("-").isdecimal():
+        raise UsageError(
+            f"--logical-workers {text}: not a whole number", hint="--logical-workers 16"
+        )
+    rest = tuple(arguments[used:])
+    number = int(text)
+    if number < 1:
+        raise UsageError(
+            f"--logical-workers {number}: a job has at least 1", hint="--logical-workers 1"
+        )
+    return ScriptArguments(number, rest[1:] if rest[:1] == ("--",) else rest)
+
+
+def _notes(script: str, rest: Sequence[str], own_words: frozenset[str]) -> tuple[str, ...]:
+    ours = [word for word in rest if word.partition("=")[0] in own_words]
+    if not ours:
+        return ()
+    name = Path(script).name
+    return (f"what stands after {name} belongs to it, {', '.join(ours)} too",)
+
+
+def _own_words(command: click.Command) -> frozenset[str]:
+    names = (name for parameter in command.params for name in parameter.opts)
+    return frozenset(name for name in names if name.startswith("--"))
+
+
+def _check_script(script: str) -> None:
+    path = Path(script)
+    if path.is_file():
+        if not os.access(path, os.R_OK):
+            raise UsageError(f"{script}: not readable by this user")
+        return
+    if path.is_dir():
+        raise UsageError(f"{script}: a folder, not a script", hint="give the script inside it")
+    place = f"no such file in {path.parent.resolve()}"
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = near_miss(path.name, beside)
+    raise UsageError(
+        f"{script}: {place}",
+        hint=f"{path.parent / near}" if near else "give the path from here, or -m MODULE",
+    )
+
+
+def _devices(devices: str | None, nproc_per_node: str | None) -> str:
+    from easyscale.agent.devices import devices_of_nproc
+
+    if nproc_per_node is None:
+        return devices or "auto"
+    same = devices_of_nproc(nproc_per_node)
+    if devices is not None and devices != same:
+        message = f"--devices {devices} and --nproc-per-node {nproc_per_node} name different slots"
+        raise UsageError(message, hint="give one of the two")
+    return same
+
+
+def _store(asked: Mapping[str, Any], *, nodes: NodeRange, password: str) -> StoreSettings:
+    endpoints = tuple(part.strip() for part in (asked["etcd"] or "").split(",") if part.strip())
+    if asked["standalone"] and endpoints:
+        message = f"--standalone starts an etcd of its own; --etcd {asked['etcd']} names another"
+        raise UsageError(message, hint="give one of the two")
+    if not endpoints and nodes.least > 1:
+        raise UsageError(
+            f"{nodes.least} nodes need an etcd at which they meet", hint="--etcd HOST:2379"
+        )
+    return StoreSettings(
+        endpoints=endpoints,
+        ca_file=asked["etcd_ca"],
+        certificate_file=asked["etcd_cert"],
+        key_file=asked["etcd_key"],
+        user=asked["etcd_user"],
+        password=password,
+    )
+
+
+def _new_job_id(target: ScriptTarget) -> str:
+    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(target.name).stem)
+    return f"{stem[:40] or 'job'}-{secrets.token_hex(3)}"
+
+
+def _host_name(environ: Mapping[str, str]) -> str:
+    for variable in _HOST_NAME_VARIABLES:
+        if environ.get(variable):
+            return environ[variable]
+    return socket.gethostname().partition(".")[0] or "node"

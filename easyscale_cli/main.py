@@ -1,0 +1,85 @@
+"""The `easyscale` command: its subcommands, and the one place where errors become exit codes.
+
+A command's module is imported when it is called, so that `easyscale --help` is quick.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from easyscale.errors import EasyScaleError, ExitCode
+
+COMMANDS = {
+    "launch": "Train a script on the devices there are now",
+}
+
+
+class Commands(click.Group):
+    """Subcommands by name; `easyscale_cli.commands.<name>` holds each as `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"easyscale_cli.commands.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="easyscale-torch", message="easyscale %(version)s")
+def cli() -> None:
+    """Elastic PyTorch training: the same bits on whatever devices there are."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code and never raises what a person caused."""
+    try:
+        result = cli.main(args=list(arguments), prog_name="easyscale", standalone_mode=False)
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except click.UsageError as error:
+        context = error.ctx.command_path if error.ctx else "easyscale"
+        _print_error(error.format_message().rstrip("."), hint=f"{context} --help")
+        return ExitCode.USAGE
+    except EasyScaleError as error:
+        if os.environ.get("EASYSCALE_DEBUG"):
+            raise
+        _print_error(error.message, hint=error.hint)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    return result if isinstance(result, int) else ExitCode.DONE
+
+
+def _print_error(message: str, *, hint: str) -> None:
+    from easyscale_cli.views.errors import error_lines
+    from easyscale_cli.views.style import ColorChoice, paint
+    from easyscale_cli.views.writer import FileOutlet, look_of
+
+    look = look_of(sys.stderr, color=ColorChoice.AUTO, ascii_asked=False, environ=os.environ)
+    outlet = FileOutlet(sys.stderr.fileno(), sys.stderr.encoding)
+    for line in error_lines(message, hint, cells=outlet.cells(), glyphs=look.glyphs):
+        outlet.write(paint(line, look.palette) + "\n")
+
+
+def main() -> NoReturn:
+    """Entry point of the `easyscale` script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""One endpoint of etcd through the `etcd3` client: a channel, a token, and what errors mean.
+
+grpc must not meddle with forks: with its fork support on, up to a fifth of the children that an
+agent starts die before they exec. Hence the variable below, set before grpc can be imported.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from easyscale.errors import (
+    LeaseLost,
+    OutcomeUnknown,
+    StoreClosed,
+    StoreError,
+    StoreRefused,
+    StoreUnreachable,
+)
+from easyscale.rendezvous.endpoints import Endpoint, EtcdSettings
+from easyscale.rendezvous.store import Entry, LeaseId
+
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+try:
+    import etcd3
+    import grpc
+    from etcd3 import etcdrpc
+
+    # Older clients of this name lock an endpoint out for 300 s after one timeout.
+    _ = etcd3.Endpoint, etcd3.MultiEndpointEtcd3Client
+except (ImportError, AttributeError, TypeError) as error:
+    # TypeError: etcd3 0.12.0 beside a protobuf that does not read its messages.
+    raise StoreRefused(
+        f"the client library of etcd cannot be used: {error}",
+        hint="pip uninstall etcd3 && pip install --force-reinstall cslab-etcd3==0.12.1",
+    ) from error
+
+_CHANNEL_OPTIONS = (
+    # A TCP connection of its own: one that hangs does not hold the others up.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # In spite of its name this is how long one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 3000),
+    # etcd is in the cluster; the proxy that leads out of it is not for us.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+_NO_ANSWER = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.DATA_LOSS,
+}
+#: grpc says this, and only this, of a request that never left the machine.
+_NEVER_SENT = "failed to connect to all addresses"
+#: The three ways in which etcd says that it wants a new token.
+_STALE_TOKEN = ("invalid auth token", "user name is empty", "revision of auth store is old")
+_LEASE_NOT_FOUND = "requested lease not found"
+
+
+class Token:
+    """The login of a store, shared by its connections and renewed when etcd has forgotten it."""
+
+    def __init__(self, settings: EtcdSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._value = ""
+
+    @property
+    def is_renewable(self) -> bool:
+        return bool(self._settings.user)
+
+    def current(self, connection: "Connection", *, timeout_s: float) -> str:
+        """The token to send along, or nothing where no user is set; logs in when there is none."""
+        if not self._settings.user:
+            return ""
+        with self._lock:
+            if not self._value:
+                request = etcdrpc.AuthenticateRequest(
+                    name=self._settings.user, password=self._settings.password
+                )
+                self._value = connection.auth.Authenticate(request, timeout_s).token
+            return self._value
+
+    def forget(self, stale: str) -> None:
+        with self._lock:
+            if self._value == stale:
+                self._value = ""
+
+
+class Connection:
+    """A channel to one endpoint.
+
+    Its token travels as plain metadata: grpc refuses call credentials of its own without TLS.
+    """
+
+    def __init__(self, endpoint: Endpoint, settings: EtcdSettings, token: Token) -> None:
+        self.endpoint = endpoint
+        self.token = token
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        target = etcd3.Endpoint(
+            host,
+            endpoint.port,
+            secure=settings.is_secure,
+            creds=_credentials(settings),
+            time_retry=0,
+            opts=_CHANNEL_OPTIONS,
+        )
+        self._client = etcd3.MultiEndpointEtcd3Client(endpoints=[target])
+        self.auth = self._client.authstub
+        self.kv = self._client.kvstub
+        self.lease = self._client.leasestub
+        self.watch = etcdrpc.WatchStub(self._client.channel)
+        self._is_closed = False
+
+    def call(self, method: Any, request: Any, *, timeout_s: float) -> Any:  # noqa: ANN401 - grpc has no types
+        """Ask for one answer, logging in again once if etcd has forgotten us."""
+        return self._with_token(
+            lambda left_s, metadata: method(request, left_s, metadata=metadata), timeout_s
+        )
+
+    def call_stream(self, method: Any, request: Any, *, timeout_s: float) -> Any:  # noqa: ANN401
+        """Send one request down a stream and take its first answer."""
+
+        def first(left_s: float, metadata: Any) -> Any:  # noqa: ANN401
+            stream = method(iter([request]), left_s, metadata=metadata)
+            try:
+                return next(stream)
+            except StopIteration:
+                raise StoreUnreachable(f"etcd at {self.endpoint} ended a stream") from None
+            finally:
+                stream.cancel()
+
+        return self._with_token(first, timeout_s)
+
+    def open_stream(self, method: Any, requests: Iterator[Any], token: str) -> Any:  # noqa: ANN401
+        return method(requests, metadata=_metadata(token))
+
+    def _with_token(self, attempt: Any, timeout_s: float) -> Any:  # noqa: ANN401
+        deadline = time.monotonic() + timeout_s
+        for is_last in (not self.token.is_renewable, True):
+            token = ""
+            try:
+                token = self.token.current(self, timeout_s=max(0.001, deadline - time.monotonic()))
+                return attempt(max(0.001, deadline - time.monotonic()), _metadata(token))
+            except grpc.RpcError as error:
+                if is_last or not (token and _is_stale_token(error)):
+                    raise
+                self.token.forget(token)
+            except ValueError:
+                if self._is_closed:
+                    raise StoreClosed("this connection to etcd was closed") from None
+                raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._client.close()
+
+
+def _credentials(settings: EtcdSettings) -> Any:  # noqa: ANN401
+    if not settings.is_secure:
+        return None
+    pem = [path and path.read_bytes() for path in (settings.ca, settings.key, settings.cert)]
+    return grpc.ssl_channel_credentials(*pem)
+
+
+def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    return (("token", token),) if token else ()
+
+
+def _is_stale_token(error: Any) -> bool:  # noqa: ANN401
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        return True
+    return any(text in (error.details() or "") for text in _STALE_TOKEN)
+
+
+def meaning(error: Any, endpoint: Endpoint, *, may_have_written: bool = False) -> StoreError:  # noqa: ANN401
+    """Translate an error of grpc into the fact that it stands for."""
+    code, details = error.code(), error.details() or ""
+    if code in _NO_ANSWER:
+        if may_have_written and _NEVER_SENT not in details:
+            return OutcomeUnknown(
+                f"etcd at {endpoint} took a transaction and did not answer ({_brief(code)})"
+            )
+        return StoreUnreachable(f"etcd at {endpoint} does not answer ({_brief(code)})")
+    if _LEASE_NOT_FOUND in details:
+        return LeaseLost("the lease of a key to be written has ended; nothing was written")
+    reason = details.removeprefix("etcdserver: ") or _brief(code)
+    hint = "check --etcd-user and EASYSCALE_ETCD_PASSWORD" if _concerns_login(error) else ""
+    return StoreRefused(f"etcd at {endpoint} refuses: {reason}", hint=hint)
+
+
+def _concerns_login(error: Any) -> bool:  # noqa: ANN401
+    denied = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+    return error.code() in denied or "auth" in (error.details() or "") or _is_stale_token(error)
+
+
+def _brief(code: Any) -> str:  # noqa: ANN401
+    return str(code.name).lower().replace("_", " ")
+
+
+def range_end(range_: str) -> bytes:
+    """The first key behind a range, or nothing for a single key."""
+    return (range_[:-1] + "0").encode() if range_.endswith("/") else b""
+
+
+def entry_of(pair: Any) -> Entry:  # noqa: ANN401
+    """A key as etcd sends it; what is no text is shown, not trusted."""
+    return Entry(
+        pair.key.decode(errors="backslashreplace"),
+        pair.value.decode(errors="backslashreplace"),
+        pair.create_revision,
+        pair.mod_revision,
+        LeaseId(pair.lease) if pair.lease else None,
+    )

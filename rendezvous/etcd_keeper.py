@@ -1,0 +1,92 @@
+"""The parent of an embedded etcd: starts it, ends it when its own parent ends, removes its folder.
+
+    agent --pipe--> keeper --parent-death signal--> etcd
+
+Run as `python -I -S etcd_keeper.py FOLDER COMMAND...`; stands on nothing but the standard library.
+The end of the pipe means that the agent ended, however it did: nothing is left behind then.
+"""
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+STOP_GRACE_S = 2.0
+_PR_SET_PDEATHSIG = 1
+_LOG_TAIL_BYTES = 4000
+
+
+def main(folder: Path, command: list[str]) -> None:
+    """Keep one server until it ends or nobody needs it; then say on stdout how it ended."""
+    wakeup, notice = os.pipe()
+    os.set_blocking(notice, False)
+    signal.set_wakeup_fd(notice)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    folder.mkdir(mode=0o700)
+    log = folder / "etcd.log"
+    try:
+        server = _start(command, folder=folder, log=log)
+        status = _await_end(server, wakeup=wakeup)
+        tail = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        # The agent may be gone; then there is nobody to tell.
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"status": status, "log": tail}), flush=True)  # noqa: T201
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(command: list[str], *, folder: Path, log: Path) -> int:
+    keeper = os.getpid()
+    server = os.fork()
+    if server:
+        return server
+    try:
+        os.chdir(folder)
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+        os.dup2(2, 1)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        # Linux only; elsewhere a killed keeper leaves its server to the agent's own `stop`.
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != keeper:
+            # The keeper ended before the signal was asked for.
+            os._exit(1)
+        os.execv(command[0], command)  # noqa: S606 - the very purpose of this file
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _await_end(server: int, *, wakeup: int) -> int:
+    """Wait for the server's end or the agent's, and let the latter cause the former."""
+    agent_gone = False
+    kill_at = math.inf
+    while True:
+        watched = [wakeup] if agent_gone else [0, wakeup]
+        timeout_s = max(0.0, kill_at - time.monotonic()) if agent_gone else None
+        ready, _, _ = select.select(watched, [], [], timeout_s)
+        ended, status = os.waitpid(server, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if not ready:
+            os.kill(server, signal.SIGKILL)
+            return os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
+        signals = os.read(wakeup, 64) if wakeup in ready else b""
+        # Nothing is ever written to the pipe: readable means that its other end is closed.
+        if not agent_gone and (0 in ready or signal.SIGTERM in signals):
+            agent_gone = True
+            kill_at = time.monotonic() + STOP_GRACE_S
+            os.kill(server, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -3,10 +3,14 @@
 The driver gathers them, `machine.step` decides on them; a story is a list of them.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from easyscale.messages import FromWorker
-from easyscale.model import WorkerId
+from easyscale.model import JobSpec, SnapshotRecord, Wish, WorkerId
+from easyscale.pulse import Beat
+from easyscale.rendezvous.agreement import JobView
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,3 +58,139 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     signal: int | None
     #: Its last line on stderr, for an ending without a traceback.
     last_words: str
+
+
+# --- from the devices --------------------------------------------------------------------------
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A device place this node may use now; `kind` is empty where only the worker can tell."""
+
+    name: str
+    kind: str = ""
+
+
+class SlotsFound(Event, frozen=True, kw_only=True):
+    """All slots of this node as of now: at the start, and whenever they change."""
+
+    slots: tuple[Slot, ...]
+    reason: str = ""
+
+
+# --- from the store ----------------------------------------------------------------------------
+
+
+class JobOpened(Event, frozen=True, kw_only=True):
+    """The `job` key is ours or agrees with us; `store` is where, as people name it."""
+
+    spec: JobSpec
+    store: str
+    seconds: float
+
+
+class SnapshotsFound(Event, frozen=True, kw_only=True):
+    """What this node's snapshot folder holds, verified; comes before the first `Enrolled`."""
+
+    records: tuple[SnapshotRecord, ...]
+
+
+class Enrolled(Event, frozen=True, kw_only=True):
+    """Our registration stands; after a lost lease or an emptied store it comes again.
+
+    Every key bound to the lease before is gone then and is written again.
+    """
+
+    create_revision: int
+
+
+class LeaseEnded(Event, frozen=True, kw_only=True):
+    """The store ended our lease; registering again is under way."""
+
+    reason: str
+
+
+class StoreAway(Event, frozen=True, kw_only=True):
+    """No endpoint answers: training goes on, changes wait."""
+
+    reason: str
+
+
+class StoreBack(Event, frozen=True, kw_only=True):
+    """The store answers again after `silent_s`."""
+
+    silent_s: float
+
+
+class Elected(Event, frozen=True, kw_only=True):
+    """We lead; `token` fences its transactions."""
+
+    token: int
+
+
+class Deposed(Event, frozen=True, kw_only=True):
+    """We lead no more, by the store's word or by its own clock."""
+
+    reason: str
+
+
+class Viewed(Event, frozen=True, kw_only=True):
+    """The job as the store has it: all (`complete`, while leading) or what followers watch."""
+
+    view: JobView
+    complete: bool
+
+
+class Transacted(Event, frozen=True, kw_only=True):
+    """How a `Transact` ended; `succeeded` is None where the answer was lost."""
+
+    name: str
+    succeeded: bool | None
+
+
+# --- from people and time ----------------------------------------------------------------------
+
+
+class Signalled(Event, frozen=True, kw_only=True):
+    """SIGINT, SIGTERM or SIGHUP came to the agent; `sender` names who sent it, where known."""
+
+    number: int
+    sender: str = ""
+
+
+class Asked(Event, frozen=True, kw_only=True):
+    """The command line asked through the control socket of this node."""
+
+    wish_id: str
+    wish: Wish
+
+
+class Ticked(Event, frozen=True, kw_only=True):
+    """Time has passed; where every worker is that has a pulse."""
+
+    beats: Mapping[WorkerId, Beat]
+    #: Seconds of this host's CLOCK_MONOTONIC, the clock of the beats.
+    monotonic_s: float
+
+
+AgentEvent = (
+    ZygoteReady
+    | ZygoteLost
+    | WorkerForked
+    | ForkFailed
+    | WorkerSaid
+    | WorkerExited
+    | SlotsFound
+    | JobOpened
+    | SnapshotsFound
+    | Enrolled
+    | LeaseEnded
+    | StoreAway
+    | StoreBack
+    | Elected
+    | Deposed
+    | Viewed
+    | Transacted
+    | Signalled
+    | Asked
+    | Ticked
+)

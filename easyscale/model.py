@@ -7,7 +7,7 @@ nothing executed. `decode` is the only way in, `encode` the only way out.
 import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import NewType, Self, TypeVar
+from typing import Literal, NewType, Self, TypeVar
 
 import msgspec
 
@@ -188,6 +188,11 @@ class Commit(Record, frozen=True, kw_only=True):
     def workers(self) -> tuple[WorkerId, ...]:
         return tuple(member.worker for member in self.members)
 
+    @property
+    def pauses(self) -> bool:
+        """The job stops at the next boundary with a snapshot; nobody runs in this generation."""
+        return not self.members
+
     def process_rank(self, worker: WorkerId) -> ProcessRank | None:
         """The worker's place in the group, or None when this generation goes on without it."""
         workers = self.workers
@@ -227,13 +232,21 @@ class JobSpec(Record, frozen=True, kw_only=True):
     kind: str = ""
 
 
+#: standby: registered and waiting for ranks; draining: shall hold none; in_use: named by a commit.
+SlotState = Literal["starting", "standby", "in_use", "draining", "gone"]
+
+
 class SlotRecord(msgspec.Struct, frozen=True):
     """One device place of a node, as its agent offers it."""
 
     slot: str
     kind: str
     worker: WorkerId | None = None
-    state: str = "starting"
+    state: SlotState = "starting"
+    #: Where the worker's listener answers, from `register` on.
+    address: str = ""
+    #: Median of its measured micro-steps of this job, seconds.
+    micro_step_s: float | None = None
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
@@ -250,13 +263,47 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     formed: GenerationNumber | None = None
 
 
+class WorkerFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's own failure, as every agent needs it to judge the script and the device."""
+
+    #: An exception's type, `SIGKILL`, `exit 3` or `hung`.
+    type: str
+    headline: str
+    #: `train.py:41`; empty where no line of the script is to blame.
+    place: str
+    rank: LogicalRank | None
+    step: int
+    #: The generation it stood in; None before its first.
+    generation: GenerationNumber | None
+    pid: int | None
+    log: str
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    caller: str = ""
+    excerpt: tuple[tuple[int, str], ...] = ()
+    hidden_frames: int = 0
+    #: The same everywhere by its nature: not tried again.
+    refused: bool = False
+    hint: str = ""
+
+
 class Ending(Record, frozen=True, kw_only=True):
     """Proof that a worker or an agent has ended (`gone/`)."""
 
     how: str
     exit_code: int | None = None
     signal: int | None = None
+    pid: int | None = None
+    #: The logical ranks it held when it ended.
+    ranks: tuple[LogicalRank, ...] = ()
+    step: int = 0
+    #: It completed the end of training; `digest` is of the trained state.
     finished: bool = False
+    digest: str = ""
+    #: It left in order, as a newer generation had asked.
+    drained: bool = False
+    failure: WorkerFailure | None = None
 
 
 class Entry(Record, frozen=True, kw_only=True):
@@ -264,6 +311,12 @@ class Entry(Record, frozen=True, kw_only=True):
 
     position: Position
     has_state: bool
+
+
+class Readiness(Record, frozen=True, kw_only=True):
+    """A worker holds a plan (`ready/`)."""
+
+    address: str
 
 
 class BrokenReport(Record, frozen=True, kw_only=True):
@@ -294,7 +347,11 @@ class SnapshotRecord(Record, frozen=True, kw_only=True):
     bytes: int
     generation: GenerationNumber
     nodes: tuple[str, ...]
+    #: Where the folder lies, as the writer's node names it.
+    path: str = ""
     superseded: bool = False
+    #: Why it could not be read when a generation wanted to start from it.
+    rejected: str = ""
 
 
 class ProgressRecord(Record, frozen=True, kw_only=True):
@@ -323,6 +380,20 @@ class JobState(StrEnum):
     STOPPED = "stopped"
 
 
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """The earliest failure by causality, and what the job's history says about it."""
+
+    worker: WorkerId
+    failure: WorkerFailure
+    why_ended: str
+    #: script, device, budget or node.
+    blames: str
+    #: Other places where the same failure was seen, `node/slot`.
+    also_on: tuple[str, ...]
+    #: Workers that ended only because of it, or that we stopped.
+    victims: int
+
+
 class Outcome(Record, frozen=True, kw_only=True):
     """How the job ended; a new start of the job deletes it."""
 
@@ -331,6 +402,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     reason: str
     digest: str = ""
     step: int = 0
+    cause: Cause | None = None
 
 
 class FileDigest(msgspec.Struct, frozen=True):

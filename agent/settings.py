@@ -1,0 +1,138 @@
+"""What a launch was asked for, and every named duration, as two frozen values.
+
+Built once at the entry point; nothing below it reads the environment.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from easyscale.messages import ScriptTarget
+from easyscale.model import Determinism
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations of the protocol. Only the lease and the take-over touch safety."""
+
+    #: Life of a registration after its last renewal; etcd takes whole seconds.
+    lease_ttl_s: int = 5
+    #: A leader steps down this long before its lease could have ended.
+    leader_margin_s: float = 1.0
+    #: Changes that come together become one plan.
+    settle_s: float = 0.5
+    #: A plan whose members do not all hold it by then is given up.
+    prepare_timeout_s: float = 60.0
+    #: Least silence of a worker inside a micro-step that counts as hung.
+    hang_least_s: float = 10.0
+    #: The same in steps of the job's median.
+    hang_steps: float = 10.0
+    #: Silence that counts as hung before the first step and outside the inner loop.
+    hang_outside_s: float = 600.0
+    #: A worker that waits reacts to a commit at once; one that does not for this long is hung.
+    deaf_timeout_s: float = 5.0
+    #: An exchange breaks this much later than a hung worker is killed.
+    exchange_margin_s: float = 5.0
+    #: Least time to form a group; the runtime adds what the state's size asks for.
+    forming_timeout_s: float = 10.0
+    #: After a broken report the exit that explains it usually follows; it saves a generation.
+    report_window_s: float = 0.03
+    #: A node without a lease is left out after this many lives of a lease, while work goes on.
+    evict_ttls: float = 6.0
+    #: After most registrations vanished together, plan nothing for lease life plus this.
+    mass_guard_margin_s: float = 2.0
+    #: The same set of members is planned again after 0, then this, doubling up to the most.
+    replan_first_s: float = 0.5
+    replan_most_s: float = 8.0
+    #: A worker that a newer generation excludes ends by itself within this time.
+    fence_grace_s: float = 2.0
+    #: How long the nodes that a job needs to start are waited for.
+    meeting_timeout_s: float = 600.0
+    #: A slot whose workers fail is started again after 0, then this, doubling up to the most.
+    respawn_first_s: float = 0.5
+    respawn_most_s: float = 8.0
+    #: Progress is recorded in the store this often.
+    progress_every_s: float = 1.0
+    #: A measured capability is passed on at most this often.
+    capability_every_s: float = 5.0
+
+    @property
+    def evict_after_s(self) -> float:
+        return self.evict_ttls * self.lease_ttl_s
+
+    @property
+    def mass_guard_s(self) -> float:
+        return self.lease_ttl_s + self.mass_guard_margin_s
+
+    def hang_timeout_s(self, step_s: float | None, *, chosen_s: float | None) -> float:
+        """Silence inside a micro-step that is a hang; `chosen_s` is the person's own word."""
+        if chosen_s is not None:
+            return chosen_s
+        if step_s is None:
+            return self.hang_outside_s
+        return max(self.hang_least_s, self.hang_steps * step_s)
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where nodes meet. Without endpoints the agent serves a private etcd of its own."""
+
+    endpoints: tuple[str, ...] = ()
+    #: `HOST:PORT` to serve an embedded etcd at, for a launch that named this machine (c10d style).
+    serve_at: str = ""
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    user: str = ""
+    password: str = ""
+
+
+class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One elastic launch on one node."""
+
+    job_id: str
+    #: The id was made up here, so no earlier run of it can exist.
+    job_is_new: bool
+    node_name: str
+    #: The person chose the name: it is refused when taken instead of getting a number.
+    node_is_chosen: bool
+    script: ScriptTarget
+    working_directory: str
+    environment: Mapping[str, str]
+    logical_workers: int
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    #: `auto`, `cuda`, `cuda:0,2`, `cpu` or `cpu:4`.
+    devices: str = "auto"
+    store: StoreSettings = StoreSettings()
+    #: What others are told to connect to; empty: this end of the connection to etcd.
+    local_address: str = ""
+    #: None where neither command line nor environment named it: then the script's own stands.
+    seed: int | None = None
+    threads_per_worker: int = 1
+    determinism: Determinism = Determinism.SAME_KIND
+    partials: str = "device"
+    preload: tuple[str, ...] = ()
+    standby: bool = False
+    #: Failures without progress that are borne; the next ends the job.
+    max_restarts: int = 3
+    hang_timeout_s: float | None = None
+    #: None waits for proof that the silent group has ended, without end.
+    takeover_after_s: float | None = 60.0
+    grace_s: float = 30.0
+    snapshot_dir: str
+    snapshot_every_steps: int | None = None
+    snapshot_every_s: float | None = 300.0
+    snapshot_keep: int = 3
+    log_dir: str
+    timeouts: Timeouts = Timeouts()
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which life of which agent this is."""
+
+    node: str
+    #: Random per life of the agent: a restarted agent's workers are others.
+    incarnation: str
+    boot_id: str
+    host: str
+    #: Where this agent is reached by other agents and tools.
+    address: str

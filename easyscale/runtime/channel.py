@@ -1,0 +1,280 @@
+"""How workers talk to each other's listeners: one JSON line says hello, then binary frames.
+
+A hello carries the job's token and the caller's worker id; without the right token nobody is
+answered. Pure standard library and msgspec: no call here ever enters torch.
+"""
+
+import hashlib
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from easyscale.errors import GenerationBroken
+from easyscale.model import GenerationNumber, Record, WorkerId, encode
+
+#: A hello holds at most a commit record of some thousand members.
+MAX_HELLO_BYTES = 4 << 20
+#: One chunk of a state stream, one value of the key-value store, one answer.
+MAX_FRAME_BYTES = 64 << 20
+#: How often a blocked read looks at the interrupt.
+POLL_S = 0.02
+_LENGTH_BYTES = 4
+#: Frames up to this size go out in one call.
+_SMALL_BYTES = 1 << 16
+
+
+class Interrupt(Protocol):
+    """Asked again and again while something waits."""
+
+    def __call__(self) -> str | None:
+        """Return why the wait must end now, or None."""
+        ...
+
+
+def never() -> str | None:
+    """Interrupt nothing."""
+    return None
+
+
+class Kind(StrEnum):
+    """What a connection is for."""
+
+    STORE = "store"
+    ASK = "ask"
+    STATE = "state"
+
+
+class Hello(Record, frozen=True, kw_only=True):
+    """The first line of every connection."""
+
+    token: str
+    worker: WorkerId
+    kind: Kind
+    #: Tells two processes apart that claim one worker id.
+    process: str = ""
+    generation: GenerationNumber | None = None
+    #: The newest commit record the caller knows, as JSON: commits travel by any road.
+    commit: str = ""
+    #: What of the state is asked for; opaque here.
+    request: str = ""
+
+
+class Do(StrEnum):
+    """The operations of a generation's key-value store."""
+
+    SET = "set"
+    GET = "get"
+    WAIT = "wait"
+    ADD = "add"
+    CHECK = "check"
+    DELETE = "delete"
+
+
+class KeyRequest(msgspec.Struct, frozen=True):
+    """One operation on the key-value store; `value` travels behind it in the same frame."""
+
+    do: Do
+    keys: tuple[str, ...]
+    amount: int = 0
+    timeout_s: float = 0.0
+
+
+class Refused(ConnectionError):
+    """Raised when a listener closed the connection without an answer: token, identity or state."""
+
+
+class StateIncomplete(GenerationBroken):
+    """Raised when a state stream ended early or is not what its digest promises."""
+
+    code = "state_incomplete"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Take `host:port` or `[v6]:port` apart."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Write a listener's address as commit records carry it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Wire:
+    """Frames over one connection, each read under a deadline and an interrupt."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+
+    def close(self) -> None:
+        """End the connection, and with it whatever blocks on it in another thread."""
+        # shutdown wakes a thread that is blocked in a read; close alone does not.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def send(self, *parts: bytes | memoryview, timeout_s: float) -> None:
+        """Send one frame made of `parts`."""
+        self._socket.settimeout(timeout_s)
+        length = sum(len(part) for part in parts)
+        if length > MAX_FRAME_BYTES:
+            raise ValueError(f"a frame of {length} bytes is above {MAX_FRAME_BYTES}")
+        head = length.to_bytes(_LENGTH_BYTES)
+        if length <= _SMALL_BYTES:
+            self._socket.sendall(b"".join((head, *parts)))
+            return
+        self._socket.sendall(head)
+        for part in parts:
+            self._socket.sendall(part)
+
+    def receive(self, *, timeout_s: float, interrupt: Interrupt = never) -> bytearray:
+        """Receive one frame; TimeoutError when no byte came for `timeout_s`."""
+        head = self._exactly(_LENGTH_BYTES, timeout_s=timeout_s, interrupt=interrupt)
+        length = int.from_bytes(head)
+        if length > MAX_FRAME_BYTES:
+            raise ConnectionError(f"a peer announced a frame of {length} bytes")
+        return self._exactly(length, timeout_s=timeout_s, interrupt=interrupt)
+
+    def send_line(self, line: bytes, *, timeout_s: float) -> None:
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall(line + b"\n")
+
+    def receive_line(self, *, limit: int, timeout_s: float) -> bytes:
+        """Receive up to a line feed; nothing behind it may have been sent yet."""
+        deadline = time.monotonic() + timeout_s
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            part = self._socket.recv(min(1 << 16, limit + 1 - len(line)))
+            line += part
+            if not part or len(line) > limit or time.monotonic() > deadline:
+                raise ConnectionError("a peer's hello is no line in time")
+        return bytes(line[:-1])
+
+    def _exactly(self, length: int, *, timeout_s: float, interrupt: Interrupt) -> bytearray:
+        data = bytearray(length)
+        view = memoryview(data)
+        deadline = time.monotonic() + timeout_s
+        while view:
+            self._socket.settimeout(POLL_S if interrupt is not never else timeout_s)
+            try:
+                count = self._socket.recv_into(view)
+            except TimeoutError:
+                if (reason := interrupt()) is not None:
+                    raise GenerationBroken(f"a read from a peer was given up: {reason}") from None
+                if time.monotonic() > deadline:
+                    raise
+                continue
+            if not count:
+                raise Refused("a peer closed the connection")
+            view = view[count:]
+            deadline = time.monotonic() + timeout_s
+        return data
+
+
+def dial(address: str, hello: Hello, *, timeout_s: float) -> Wire:
+    """Connect to a listener and say hello."""
+    wire = Wire(socket.create_connection(split_address(address), timeout=timeout_s))
+    try:
+        wire.send_line(encode(hello).encode(), timeout_s=timeout_s)
+    except BaseException:
+        wire.close()
+        raise
+    return wire
+
+
+def ask(address: str, *, token: str, worker: WorkerId, timeout_s: float, commit: str = "") -> str:
+    """Ask a worker for what it knows; OSError when it cannot be reached or does not answer."""
+    hello = Hello(token=token, worker=worker, kind=Kind.ASK, commit=commit)
+    wire = dial(address, hello, timeout_s=timeout_s)
+    try:
+        return wire.receive(timeout_s=timeout_s).decode()
+    finally:
+        wire.close()
+
+
+def fetch_state(
+    address: str,
+    *,
+    token: str,
+    worker: WorkerId,
+    request: str,
+    timeout_s: float,
+    interrupt: Interrupt = never,
+) -> Iterator[bytearray]:
+    """Yield the chunks of another worker's state, in the sizes they were given there.
+
+    Nothing may be applied before the iterator ends by itself: only then is the digest checked.
+    `timeout_s` bounds a silence, not the transfer.
+    """
+    hello = Hello(token=token, worker=worker, kind=Kind.STATE, request=request)
+    digest = hashlib.blake2b(digest_size=32)
+    wire = None
+    try:
+        wire = dial(address, hello, timeout_s=timeout_s)
+        while chunk := wire.receive(timeout_s=timeout_s, interrupt=interrupt):
+            digest.update(chunk)
+            yield chunk
+        promised = wire.receive(timeout_s=timeout_s, interrupt=interrupt)
+    except OSError as error:
+        raise StateIncomplete(f"the state from {address} did not arrive whole: {error}") from error
+    finally:
+        if wire is not None:
+            wire.close()
+    if promised != digest.digest():
+        raise StateIncomplete(f"the state from {address} is not what its digest promises")
+
+
+class Keys(Protocol):
+    """The key-value store of one generation, here or behind process rank 0's listener."""
+
+    def set(self, key: str, value: bytes) -> None: ...
+    def get(self, key: str, *, timeout_s: float) -> bytes: ...
+    def wait(self, keys: Sequence[str], *, timeout_s: float) -> None: ...
+    def add(self, key: str, amount: int) -> int: ...
+    def check(self, keys: Sequence[str]) -> bool: ...
+    def delete(self, key: str) -> bool: ...
+    def close(self) -> None: ...
+
+
+class RemoteKeys:
+    """The key-value store of a generation, used through process rank 0's listener."""
+
+    def __init__(self, connect: Callable[[], Wire], *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._wire = connect()
+
+    def set(self, key: str, value: bytes) -> None:
+        self._call(KeyRequest(Do.SET, (key,)), value)
+
+    def get(self, key: str, *, timeout_s: float) -> bytes:
+        return self._call(KeyRequest(Do.GET, (key,), timeout_s=timeout_s))
+
+    def wait(self, keys: Sequence[str], *, timeout_s: float) -> None:
+        self._call(KeyRequest(Do.WAIT, tuple(keys), timeout_s=timeout_s))
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._call(KeyRequest(Do.ADD, (key,), amount=amount)))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._call(KeyRequest(Do.CHECK, tuple(keys))) == b"1"
+
+    def delete(self, key: str) -> bool:
+        return self._call(KeyRequest(Do.DELETE, (key,))) == b"1"
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _call(self, request: KeyRequest, value: bytes = b"") -> bytes:
+        line = msgspec.json.encode(request) + b"\n"
+        self._wire.send(line, value, timeout_s=self._timeout_s)
+        answer = self._wire.receive(timeout_s=request.timeout_s + self._timeout_s)
+        if answer[:1] != b"+":
+            raise TimeoutError(answer[1:].decode(errors="replace"))
+        return bytes(answer[1:])

@@ -1,7 +1,7 @@
 """A page of memory that a worker shares with its agent: where it is, without a message.
 
 The agent reads it to tag output with the logical rank that runs and to tell a slow worker from a
-hung one. One writer, one reader, aligned 8-byte words; a torn read shows for one tick and is harmless.
+hung one. One writer, one reader, aligned 8-byte words; a torn read shows for one tick, harmlessly.
 """
 
 import mmap

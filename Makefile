@@ -1,5 +1,5 @@
 # One target per job, the same for a contributor, pre-commit and the CI.
-# An active virtual environment (or VENV=...) is used as it is; otherwise .venv is made here.
+# Everything is installed into an active virtual environment, VENV=DIR, or else .venv here.
 
 VENV ?= $(or $(VIRTUAL_ENV),.venv)
 BIN := $(abspath $(VENV))/bin
@@ -11,7 +11,7 @@ STAGES := lint types imports unit packaging integration e2e docs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test lint format types imports unit stories packaging integration \
-        e2e chaos proof gpu docs bench coverage changelog clean
+        e2e chaos proof gpu docs bench coverage map changelog clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ coverage: setup ## unit, integration and e2e, forked workers included
 	coverage run -m pytest tests/unit tests/stories tests/integration tests/e2e
 	coverage combine --quiet
 	coverage report
+
+map: setup ## write the map of files in docs/architecture.md
+	python docs/folder_map.py
 
 changelog: setup ## what the next release will say
 	towncrier build --draft --version next

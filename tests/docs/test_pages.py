@@ -1,7 +1,7 @@
 """The pages: their maps agree with the tree, their links lead somewhere, their commands run."""
 
-import ast
 import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -19,7 +20,6 @@ PAGES = sorted(
     key=lambda page: page.relative_to(ROOT).as_posix(),
 )
 PAGES = [page for page in PAGES if "_build" not in page.parts]
-SOURCES = ("easyscale", "agent", "rendezvous", "easyscale_cli")
 MARK = re.compile(r"^<!-- (run|not run: .+) -->$")
 
 
@@ -27,32 +27,26 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def modules() -> dict[str, Path]:
-    """Every module that is more than a folder's mark, by its path in the repository."""
-    found = {}
-    for source in SOURCES:
-        for path in (ROOT / source).rglob("*.py"):
-            relative = path.relative_to(ROOT)
-            through_a_link = any((ROOT / parent).is_symlink() for parent in relative.parents)
-            if not through_a_link and path.read_text().strip():
-                found[relative.as_posix()] = path
-    return found
+def folder_map() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("folder_map", ROOT / "docs" / "folder_map.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def row_for(path: Path) -> str:
-    """A row of the map, from the module's own first sentence."""
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return f"| `{name_of(path)}` | {' '.join(docstring.split('.')[0].split())} |"
-
-
-def test_the_map_names_every_module_and_no_other() -> None:
+def test_the_map_names_every_module_once_with_its_idea() -> None:
+    tool = folder_map()
     page = (ROOT / "docs" / "architecture.md").read_text()
     named = re.findall(r"^\| `([^`]+\.py)` \| .+ \|$", page, re.MULTILINE)
-    here = modules()
-    missing = "\n".join(row_for(here[name]) for name in sorted(set(here) - set(named)))
-    assert not missing, f"docs/architecture.md lacks these rows:\n{missing}"
-    assert sorted(set(named) - set(here)) == []
-    assert len(named) == len(set(named))
+    assert sorted(named) == sorted(tool.modules()), "run `make map`"
+    assert tool.with_map(page, tool.folder_map()) == page, "run `make map`"
+
+
+def test_every_module_says_its_idea_in_its_first_lines() -> None:
+    tool = folder_map()
+    assert [name for name in tool.modules() if not tool.first_sentence(name)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -154,3 +148,9 @@ def run_as_shown(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
         timeout=100,
         check=False,
     )
+
+
+def test_the_ci_calls_what_the_readme_tells_a_reader_to_run() -> None:
+    told = [command for block in console_blocks(ROOT / "README.md") for command in block.commands]
+    called = re.findall(r"^(make .+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert [command for command in told if command.startswith("make ")] == called != []

@@ -57,7 +57,7 @@ def test_import_linter_is_told_of_every_module_outside_the_runtime() -> None:
     assert set(control_plane()) - covered == {"easyscale"}
 
 
-@pytest.mark.parametrize("link", ("agent", "rendezvous"))
+@pytest.mark.parametrize("link", ["agent", "rendezvous"])
 def test_the_links_are_committed_and_relative(link: str) -> None:
     path = ROOT / "easyscale" / link
     assert path.is_symlink()

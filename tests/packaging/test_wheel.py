@@ -47,7 +47,7 @@ def test_all_parts_can_be_imported(installed: Installed) -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", ("agent", "rendezvous"))
+@pytest.mark.parametrize("name", ["agent", "rendezvous"])
 def test_the_folder_names_are_no_import_names(installed: Installed, name: str) -> None:
     run = installed.run("-c", f"import {name}")
     assert run.returncode == 1

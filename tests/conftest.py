@@ -61,7 +61,7 @@ def _has_cuda() -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def _this_tree() -> None:
     """Refuse to test another checkout's code by accident."""
-    import easyscale  # noqa: PLC0415 - which one is imported is the question
+    import easyscale  # which one is imported is the question
 
     found = Path(easyscale.__file__).resolve().parent.parent
     if found != ROOT:

@@ -101,7 +101,7 @@ def _children() -> Iterable[str]:
 
 def _known_to_subprocess() -> set[int]:
     """Children whose Popen object was dropped unwaited: subprocess keeps them to poll later."""
-    import subprocess  # noqa: PLC0415 - its private list is looked up, not its functions
+    import subprocess  # its private list is looked up, not its functions
 
     return {process.pid for process in getattr(subprocess, "_active", None) or []}
 

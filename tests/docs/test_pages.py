@@ -154,3 +154,10 @@ def test_the_ci_calls_what_the_readme_tells_a_reader_to_run() -> None:
     told = [command for block in console_blocks(ROOT / "README.md") for command in block.commands]
     called = re.findall(r"^(make .+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert [command for command in told if command.startswith("make ")] == called != []
+
+
+def test_every_command_has_its_reference() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    shown = re.findall(r"easyscale_cli\.commands\.(\w+):command\n +:prog: easyscale (\w+)", page)
+    commands = importlib.import_module("easyscale_cli.main").COMMANDS
+    assert sorted(shown) == sorted((name, name) for name in commands)

@@ -4,6 +4,7 @@ Both unions are closed; readers `match` over them and end in `assert_never`. No 
 for a step to make progress: etcd and the agent may be away while training goes on.
 """
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -21,6 +22,10 @@ from easyscale.model import (
     Position,
     WorkerId,
 )
+
+#: Asks a worker for the stacks of all its threads, which it writes to its stderr. A real-time
+#: signal: the usual ones belong to the script and to the cluster's scheduler.
+STACKS_SIGNAL = signal.SIGRTMIN + 5
 
 #: A line longer than this is refused; a commit of 1,000 members takes about 100 kB.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -260,7 +265,7 @@ def decode_to_worker(line: bytes) -> ToWorker:
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a worker process is told when it is forked; nothing below it reads the environment."""
+    """All that a worker is told when it is forked; nothing below reads the environment."""
 
     worker: WorkerId
     job_id: str

@@ -22,7 +22,6 @@ from easyscale_cli.views.layout import (
     trim,
     wrap,
 )
-from easyscale_cli.views.literal import literal
 from easyscale_cli.views.style import Line, Role, Span
 
 _EXIT_WORDS: Final = {
@@ -73,9 +72,9 @@ def _outcome(summary: Summary, page: Page) -> list[Line]:
     verb = Span("Finished", Role.GOOD) if summary.finished else Span("Drained")
     code = summary.exit_code
     rows = [
-        literal(summary.job),
+        page.glyphs.name(summary.job),
         passed,
-        page.glyphs.prose(literal(summary.reason)) if not summary.finished else "",
+        page.glyphs.prose(summary.reason) if not summary.finished else "",
         f"exit {code}" if code == 0 else f"exit {exit_words(code)}",
     ]
     return entry(line(verb), rows, page)
@@ -84,7 +83,7 @@ def _outcome(summary: Summary, page: Page) -> list[Line]:
 def _digest(summary: Summary, page: Page) -> list[Line]:
     if not summary.digest:
         return []
-    digest = line(Span(literal(summary.digest), Role.NAME))
+    digest = line(Span(page.glyphs.name(summary.digest), Role.NAME))
     # Never wrapped: a digest that is cut in two cannot be compared with one glance or one paste.
     if page.cells - page.gutter - 1 < width_of(summary.digest):
         tag = in_gutter(line(Span("digest", Role.QUIET)), page.gutter, page.glyphs.cut)
@@ -95,7 +94,7 @@ def _digest(summary: Summary, page: Page) -> list[Line]:
 def _metric(summary: Summary, page: Page) -> list[Line]:
     if summary.metric is None or summary.value is None:
         return []
-    name = literal(summary.metric)
+    name = page.glyphs.name(summary.metric)
     value = f"{numbers.metric(summary.value):5}"
     first = (
         f"  from {numbers.metric(summary.first_value)}" if summary.first_value is not None else ""
@@ -126,7 +125,7 @@ def _changes(summary: Summary, page: Page) -> list[Line]:
         return label("restarts", [numbers.count(summary.restarts)], page)
     total = sum(summary.changes.values())
     kinds = ", ".join(
-        f"{count:,} {literal(kind)}" for kind, count in summary.changes.items() if count
+        f"{count:,} {page.glyphs.name(kind)}" for kind, count in summary.changes.items() if count
     )
     share = summary.paused_s / summary.elapsed_s if summary.elapsed_s > 0 else 0.0
     lost = numbers.counted(summary.steps_lost, "step")
@@ -153,25 +152,24 @@ def _kept(summary: Summary, page: Page) -> list[Line]:
             [
                 f"step {numbers.count(summary.snapshot_step)}",
                 "" if size is None else f"{numbers.data_size(size)}, verified",
-                literal(summary.snapshot_path),
+                page.glyphs.name(summary.snapshot_path),
             ],
             page,
         )
     if summary.log_dir:
-        rows += label("logs", [literal(summary.log_dir)], page)
+        rows += label("logs", [page.glyphs.name(summary.log_dir)], page)
     return rows
 
 
 def first_cause_lines(cause: FirstCause, page: Page) -> list[Line]:
     """The box of the first cause between two rules: what failed, where, why it ended, what next."""
-    job = literal(cause.job)
+    job = page.glyphs.name(cause.job)
     return [
         (),
         rule(f"{job} failed: first cause", page.cells, page.glyphs, Role.FAILED),
         (),
         *_headline(cause, page),
         *_source(cause, page),
-        (),
         *_story(cause, page),
         (),
         rule(f"exit {exit_words(cause.exit_code)}", page.cells, page.glyphs, Role.FAILED),
@@ -179,13 +177,13 @@ def first_cause_lines(cause: FirstCause, page: Page) -> list[Line]:
 
 
 def _headline(cause: FirstCause, page: Page) -> list[Line]:
-    text = page.glyphs.prose(literal(cause.headline))
+    text = page.glyphs.prose(cause.headline)
     mark = line("  ", Span(page.glyphs.failed, Role.FAILED), " ")
     rows = [
         line(Span(f"logical rank {cause.rank}", Role.NAME)) if cause.rank is not None else (),
         line(Span(f"step {numbers.count(cause.step)}", Role.NAME)),
-        line("node ", Span(literal(cause.node), Role.NAME)) if cause.node else (),
-        line("slot ", Span(literal(cause.slot), Role.NAME)) if cause.slot else (),
+        line("node ", Span(page.glyphs.name(cause.node), Role.NAME)) if cause.node else (),
+        line("slot ", Span(page.glyphs.name(cause.slot), Role.NAME)) if cause.slot else (),
         line(f"pid {cause.pid}") if cause.pid is not None else (),
         line(numbers.generation(cause.era, cause.generation)),
     ]
@@ -202,11 +200,11 @@ def _source(cause: FirstCause, page: Page) -> list[Line]:
         if cause.hidden_frames
         else ""
     )
-    caller = f"from {literal(cause.caller)}" if cause.caller else ""
+    caller = f"from {page.glyphs.name(cause.caller)}" if cause.caller else ""
     origin = "; ".join(filter(None, [caller, hidden]))
     where = line(
-        Span(f"{literal(cause.file)}:{cause.line}", Role.LIVE_NAME),
-        f" in {literal(cause.function)}" if cause.function else "",
+        Span(f"{page.glyphs.name(cause.file)}:{cause.line}", Role.LIVE_NAME),
+        f" in {page.glyphs.name(cause.function)}" if cause.function else "",
         Span(f"   {origin}" if origin else "", Role.QUIET),
     )
     rows = hang(blank(_INDENT), wrap(where, page.cells - _INDENT))
@@ -223,7 +221,7 @@ def _excerpt_line(cause: FirstCause, index: int, page: Page) -> Line:
     role = Role.NAME if is_here else Role.QUIET
     before = line("     ", mark, " ", Span(f"{source.number:{digits}}", Role.QUIET))
     text = cut_end(
-        literal(source.text.rstrip().expandtabs(4)), page.cells - 10 - digits, glyphs.cut
+        page.glyphs.name(source.text.rstrip().expandtabs(4)), page.cells - 10 - digits, glyphs.cut
     )
     return trim((*before, Span(f" {glyphs.source} ", Role.QUIET), Span(text, role)))
 
@@ -233,19 +231,22 @@ def _story(cause: FirstCause, page: Page) -> list[Line]:
     victims = f"{others}, stopped by us; none failed by itself" if cause.victims else ""
     same = ""
     if cause.log and cause.rank is not None:
-        same = f"easyscale logs {literal(cause.job)} --rank {cause.rank}   the same from any node"
+        same = f"easyscale logs {cause.job} --rank {cause.rank}   the same from any node"
     rows = [
-        *_told("why ended", [line(page.glyphs.prose(literal(cause.why_ended)))], page),
+        *_told("why ended", [line(page.glyphs.prose(cause.why_ended))], page),
         *_told("victims", [line(victims)], page),
         *_told("snapshot", _facts_of(cause.snapshot, page), page),
-        *_told("log", [line(literal(cause.log)), command_and_note(same)], page),
+        *_told(
+            "log", [line(page.glyphs.name(cause.log)), command_and_note(same, page.glyphs)], page
+        ),
     ]
-    next_steps = _told("next", [command_and_note(text) for text in cause.next_steps], page)
-    return [*rows, (), *next_steps] if rows and next_steps else [*rows, *next_steps]
+    hints = [command_and_note(text, page.glyphs) for text in cause.next_steps]
+    parts = [rows, _told("next", hints, page)]
+    return [row for part in parts if part for row in [(), *part]]
 
 
 def _facts_of(text: str, page: Page) -> list[Line]:
-    told = [line(each) for each in page.glyphs.prose(literal(text)).split(page.glyphs.between)]
+    told = [line(each) for each in page.glyphs.prose(text).split(page.glyphs.between)]
     return facts(told, page.cells - _BOX_GUTTER - 1, page.glyphs) if text else []
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from easyscale.errors import EasyScaleError
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.layout import hang, line, wrap
-from easyscale_cli.views.literal import literal
 from easyscale_cli.views.plain import error_json
 from easyscale_cli.views.style import Line, Role, Span
 
@@ -16,10 +15,10 @@ _NEAR = 2
 def error_lines(message: str, hint: str, *, cells: int, glyphs: Glyphs) -> list[Line]:
     """`error:` and `  try:`; long ones wrap under their own beginning."""
     lead = line(Span("error:", Role.FAILED_NAME), " ")
-    told = wrap(line(glyphs.prose(literal(message))), max(cells - 7, 1))
+    told = wrap(line(glyphs.prose(message)), max(cells - 7, 1))
     lines = hang(lead, told)
     if hint:
-        cure = wrap(line(Span(glyphs.prose(literal(hint)), Role.NAME)), max(cells - 7, 1))
+        cure = wrap(line(Span(glyphs.prose(hint), Role.NAME)), max(cells - 7, 1))
         lines += hang(line("  try: "), cure)
     return lines
 
@@ -58,6 +57,6 @@ def _distance(first: str, second: str) -> int | None:
 
 def some_of(names: Sequence[str], *, shown: int = 2) -> str:
     """`resnet50, llama-1b and 4 more`."""
-    first = ", ".join(literal(name) for name in names[:shown])
+    first = ", ".join(names[:shown])
     more = len(names) - shown
     return f"{first} and {more:,} more" if more > 0 else first

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from easyscale_cli.views.literal import literal
+
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
@@ -48,11 +50,18 @@ class Glyphs:
         """The separator of two facts with its spaces."""
         return f" {self.separator} "
 
+    def name(self, text: str) -> str:
+        """Show a text of users, nodes or files literally; what the set cannot say by its number."""
+        shown = literal(text)
+        if self.is_ascii and not shown.isascii():
+            return shown.encode("ascii", "backslashreplace").decode("ascii")
+        return shown
+
     def prose(self, text: str) -> str:
         """Show a reason, which is kept in either spelling, with the marks of this set."""
         if self.is_ascii:
-            return text.translate(_TO_ASCII)
-        return _TIMES.sub(" " + self.times, text.replace("->", self.arrow))
+            return self.name(text.translate(_TO_ASCII))
+        return _TIMES.sub(" " + self.times, literal(text).replace("->", self.arrow))
 
 
 #: `1.7 x its kind`, but neither `0x1f` nor `3 x y`, where the x is a name.

@@ -13,7 +13,6 @@ from easyscale.reports import EventKind, Fact, JobEvent
 from easyscale_cli.views import numbers
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.layout import GUTTER, facts, hang, in_gutter, line
-from easyscale_cli.views.literal import literal
 from easyscale_cli.views.style import Line, Role, Span
 
 #: From this width on a line tells the same change in its longer wording.
@@ -43,7 +42,7 @@ class _Told:
 
     def text(self, key: str) -> str:
         value = self.event.facts.get(key)
-        return literal(value) if isinstance(value, str) else ""
+        return self.page.glyphs.name(value) if isinstance(value, str) else ""
 
     def number(self, key: str) -> float | None:
         value = self.event.facts.get(key)
@@ -59,7 +58,9 @@ class _Told:
 
     def texts(self, key: str) -> list[str]:
         value = self.event.facts.get(key)
-        return [literal(str(each)) for each in value] if isinstance(value, tuple) else []
+        return (
+            [self.page.glyphs.name(str(each)) for each in value] if isinstance(value, tuple) else []
+        )
 
     def holds(self, key: str) -> bool:
         return self.event.facts.get(key) is True
@@ -71,7 +72,7 @@ class _Told:
 
     @property
     def reason(self) -> str:
-        return self.page.glyphs.prose(literal(self.event.reason))
+        return self.page.glyphs.prose(self.event.reason)
 
     @property
     def step(self) -> str:
@@ -94,10 +95,12 @@ def heading(job: str, told: Mapping[str, Fact], *, version: str, page: Page) -> 
     mode = told.get("mode")
     rows = [
         version,
-        f"job {literal(job)}",
+        f"job {page.glyphs.name(job)}",
         f"{numbers.counted(workers, 'logical worker')}" if isinstance(workers, int) else "",
-        f"determinism {literal(level)}" if isinstance(level, str) and level else "",
-        f"{literal(mode)} mode" if isinstance(mode, str) and mode not in {"", "elastic"} else "",
+        f"determinism {page.glyphs.name(level)}" if isinstance(level, str) and level else "",
+        f"{page.glyphs.name(mode)} mode"
+        if isinstance(mode, str) and mode not in {"", "elastic"}
+        else "",
     ]
     return entry(line(Span("easyscale", Role.NAME)), rows, page)
 
@@ -337,9 +340,9 @@ _VERBS: Final[Mapping[EventKind, _Verb]] = {
 _COMMAND = re.compile(r" {3,}")
 
 
-def command_and_note(text: str) -> Line:
+def command_and_note(text: str, glyphs: Glyphs) -> Line:
     """A hint that can be pasted, with what it does behind three spaces."""
-    command, *note = _COMMAND.split(literal(text), maxsplit=1)
+    command, *note = _COMMAND.split(glyphs.prose(text), maxsplit=1)
     if not note:
         return line(command)
     return line(Span(command, Role.NAME), Span(f"   {note[0]}", Role.QUIET))

@@ -18,6 +18,8 @@ GUTTER_LIMIT = 24
 GAP = 2
 #: One point is a value, not yet a history.
 _LEAST_POINTS = 2
+#: Narrower prose is a column of single words; other columns leave first.
+_LEAST_PROSE = 24
 
 
 def line(*pieces: str | Span) -> Line:
@@ -170,28 +172,33 @@ def columns(
         for index, column in enumerate(table)
     ]
     prose = next((index for index, column in enumerate(table) if column.is_prose), None)
-
-    def overflow(gap: int) -> int:
-        return sum(widths[index] for index in kept) + gap * (len(kept) - 1) - cells
-
-    if prose is not None:
-        floor = max(width_of(table[prose].header), min(widths[prose], 24))
-        spare = widths[prose] - floor
-    else:
-        spare = 0
-    while overflow(1 if spare == 0 else 2) > spare:
+    spare = max(widths[prose] - _LEAST_PROSE, 0) if prose is not None else 0
+    gap = _gap(kept, widths, cells, spare)
+    while gap is None:
         leaving = max(kept, key=lambda index: (table[index].leaves, index))
         if table[leaving].leaves == 0:
-            break
-        kept.remove(leaving)
-    gap = 2 if overflow(2) <= spare else 1
-    if prose is not None and overflow(gap) > 0:
-        widths[prose] = max(widths[prose] - overflow(gap), 1)
+            gap = 1
+        else:
+            kept.remove(leaving)
+            gap = _gap(kept, widths, cells, spare)
+    excess = sum(widths[index] for index in kept) + gap * (len(kept) - 1) - cells
+    if prose is not None and excess > 0:
+        widths[prose] = max(widths[prose] - excess, 1)
     heading = tuple((Span(column.header, Role.QUIET),) for column in table)
     lines = _row(table, heading, kept, widths, gap, wrapped=False, mark=mark)
     for number, row in enumerate(rows):
         lines += _row(table, row, kept, widths, gap, wrapped=number < whole, mark=mark)
     return [cut(each, cells, mark) for each in lines]
+
+
+def _gap(kept: Sequence[int], widths: Sequence[int], cells: int, spare: int) -> int | None:
+    """The spaces between the columns, or None when they do not fit: prose shrinks last."""
+    taken = sum(widths[index] for index in kept) - cells
+    for shrunk in (0, spare):
+        for gap in (GAP, 1):
+            if taken + gap * (len(kept) - 1) <= shrunk:
+                return gap
+    return None
 
 
 def _row(
@@ -249,11 +256,13 @@ def sparkline(history: Sequence[float], cells: int, glyphs: Glyphs) -> str:
     finite = [value for value in points if math.isfinite(value)]
     if len(points) < _LEAST_POINTS or not finite:
         return ""
-    low, high = min(finite), max(finite)
-    levels = len(glyphs.spark)
-    scale = (levels - 1) / (high - low) if high > low else 0.0
+    # Halved, so that the distance of two very large values is still a number.
+    low, distance = min(finite) / 2, max(finite) / 2 - min(finite) / 2
+    top = len(glyphs.spark) - 1
     return "".join(
-        glyphs.spark[round((value - low) * scale)] if math.isfinite(value) else glyphs.look
+        glyphs.look
+        if not math.isfinite(value)
+        else glyphs.spark[round((value / 2 - low) / distance * top) if distance else 0]
         for value in points
     )
 

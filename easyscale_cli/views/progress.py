@@ -7,7 +7,6 @@ from easyscale_cli.views import numbers
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.launch import WIDE
 from easyscale_cli.views.layout import bar, cut, first_that_fits, join, line, sparkline, width
-from easyscale_cli.views.literal import literal
 from easyscale_cli.views.style import Line, Role, Span
 
 _LEAST_BAR = 10
@@ -87,7 +86,7 @@ def _with_metric(
     if progress.metric is None or progress.value is None:
         return join([row for row in (epoch, *rest) if row], glyphs.between)
     metric: Line = line(
-        f"{literal(progress.metric)} ", Span(numbers.metric(progress.value), Role.NAME)
+        f"{glyphs.name(progress.metric)} ", Span(numbers.metric(progress.value), Role.NAME)
     )
     if not math.isfinite(progress.value):
         metric = (*metric, Span(f" {glyphs.look}", Role.LOOK))
@@ -103,5 +102,5 @@ def _slow(progress: Progress, glyphs: Glyphs) -> Line:
     if not progress.slow:
         return ()
     more = f" and {len(progress.slow) - 1} more" if len(progress.slow) > 1 else ""
-    words = f"slow: {literal(progress.slow[0])}{more}"
+    words = f"slow: {glyphs.name(progress.slow[0])}{more}"
     return line(Span(glyphs.look, Role.LOOK), Span(f" {words}", Role.NAME))

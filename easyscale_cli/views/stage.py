@@ -27,7 +27,7 @@ from easyscale_cli.views.closing import first_cause_lines, summary_lines
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.launch import Page, event_lines, heading
 from easyscale_cli.views.layout import GUTTER_LIMIT, in_gutter, width
-from easyscale_cli.views.literal import literal, literal_output
+from easyscale_cli.views.literal import literal_output
 from easyscale_cli.views.progress import live_lines
 from easyscale_cli.views.style import Line, Palette, Role, Span, paint
 from easyscale_cli.views.worker_lines import FOR_PIPE, FOR_TERMINAL, WorkerLine, WorkerLines
@@ -315,7 +315,7 @@ class Stage:
             text += look.glyphs.cut
         if look.is_terminal:
             return self._in_gutter(worker_line, text, look)
-        tag = self._pipe_tag(worker_line)
+        tag = self._pipe_tag(worker_line, look)
         return tag + text if self.settings.tags else text
 
     def _in_gutter(self, worker_line: WorkerLine, text: str, look: Look) -> str:
@@ -331,18 +331,18 @@ class Stage:
         if others:
             count = len(worker_line.sources)
             nodes = {source.node for source in worker_line.sources}
-            who = literal(first.node) if len(nodes) == 1 else f"{len(nodes)} nodes"
+            who = look.glyphs.name(first.node) if len(nodes) == 1 else f"{len(nodes)} nodes"
             return f"{who} {look.glyphs.times}{count}"
-        return self._place(first, worker_line.rank)
+        return self._place(first, worker_line.rank, look.glyphs)
 
-    def _place(self, source: Source, rank: int | None) -> str:
+    def _place(self, source: Source, rank: int | None, glyphs: Glyphs) -> str:
         if self.settings.role:
-            return f"{self.settings.role}{literal(source.slot)}"
-        place = f"{literal(source.node)}/{literal(source.slot)}"
+            return f"{self.settings.role}{glyphs.name(source.slot)}"
+        place = f"{glyphs.name(source.node)}/{glyphs.name(source.slot)}"
         return place if rank is None else f"{place} r{rank}"
 
-    def _pipe_tag(self, worker_line: WorkerLine) -> str:
-        place = self._place(worker_line.sources[0], worker_line.rank)
+    def _pipe_tag(self, worker_line: WorkerLine, look: Look) -> str:
+        place = self._place(worker_line.sources[0], worker_line.rank, look.glyphs)
         return f"[{place}]:" if self.settings.role else f"[{place}] "
 
 

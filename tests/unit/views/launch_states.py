@@ -1,5 +1,9 @@
 """One recorded job, `resnet50` on two nodes, as values: what the screens are compared with."""
 
+import math
+
+import msgspec
+
 from easyscale.messages import SourceLine
 from easyscale.reports import EventKind, Fact, FirstCause, JobEvent, Progress, Source, Summary
 
@@ -329,4 +333,82 @@ KILLED = FirstCause(
         "then on b: easyscale doctor",
     ),
     exit_code=5,
+)
+PLAIN_ERROR = msgspec.structs.replace(
+    FIRST_CAUSE,
+    headline='exit 1, no traceback (last on stderr: "mpirun: command not found")',
+    rank=None,
+    file="",
+    excerpt=(),
+    victims=0,
+    why_ended="",
+    next_steps=(),
+    snapshot="",
+    log="",
+)
+EVERY_CAUSE = (FIRST_CAUSE, KILLED, PLAIN_ERROR)
+PAUSED = msgspec.structs.replace(
+    SUMMARY,
+    finished=False,
+    exit_code=130,
+    digest="",
+    value=None,
+    reason="SIGINT: the job goes on from here with --rdzv-id resnet50",
+    changes={},
+    longest_pause_s=0.0,
+    paused_s=0.0,
+)
+PLAIN_JOB = msgspec.structs.replace(
+    SUMMARY,
+    digest="",
+    metric=None,
+    value=None,
+    samples_per_s=None,
+    steps_per_s=None,
+    median_step_s=None,
+    snapshot_step=None,
+    restarts=2,
+    epochs=None,
+)
+EVERY_SUMMARY = (SUMMARY, PAUSED, PLAIN_JOB)
+_FALLING = tuple(2.3 / (1 + index / 9) for index in range(64))
+EVERY_PROGRESS = (
+    msgspec.structs.replace(progress("█▁"), history=_FALLING),
+    msgspec.structs.replace(progress("█▁"), steps=None, epochs=None, left_s=None, history=()),
+    msgspec.structs.replace(progress("█▁"), value=math.nan, history=(1.0, 0.5, math.nan)),
+    msgspec.structs.replace(
+        progress("█▁"),
+        step=0,
+        metric=None,
+        value=None,
+        history=(),
+        steps_per_s=None,
+        left_s=None,
+        slow=(),
+        nodes=1,
+        slots=1,
+    ),
+    msgspec.structs.replace(
+        progress("█▁"),
+        step=123_456_789,
+        steps=999_999_999,
+        history=_FALLING,
+        slots=10_240,
+        nodes=1_280,
+        era=12,
+        generation=4_711,
+        slow=("rack-17-node-with-a-long-name/cuda:7", "b/cuda:1", "c/cuda:2"),
+    ),
+)
+HOSTILE = (
+    event(
+        EventKind.JOINED,
+        step=1,
+        node="n\x1b[2J\u202egnp.exe-" + "x" * 60,
+        slots=1,
+        kind="[bold]cpu[/bold]",
+        pause_s=0.0,
+    ),
+    event(EventKind.NOTE, reason="a line\nbreak, a tab\tand a bell\x07: 模型 loss \u2028 é"),
+    event(EventKind.SLOW, node="b", slot="cuda:1", reason="w" * 200),
 )

@@ -188,9 +188,10 @@ class Stage:
         self._write_workers(self._lines.take_due(now))
 
     def skipped(self, source: Source, lines: int) -> None:
-        """Lines that were not shown because the reader of our streams is slower than the worker."""
-        notice = WorkerLine(Stream.STDERR, "", [source], None, flood=lines)
-        self._write_workers([notice])
+        """Lines that are not shown because the reader of our streams is slower than the worker."""
+        glyph = self.settings.err.glyphs.cut
+        text = f"{glyph} {lines:,} lines not shown, see log"
+        self._write_workers([WorkerLine(Stream.STDERR, text, [source], None)])
 
     def fail(self, cause: FirstCause, now: float) -> None:
         """The first cause: the last thing said."""

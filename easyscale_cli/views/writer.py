@@ -158,7 +158,11 @@ class LaunchWriter:
         with self._ready:
             self._is_closing = True
             self._wake()
-        self._thread.join(timeout=_CLOSE_S)
+        self.join(_CLOSE_S)
+
+    def join(self, timeout_s: float = 10.0) -> None:
+        """Wait until the writer's thread has ended, which it does after `close`."""
+        self._thread.join(timeout_s)
 
     def _put(self, act: _Act, *, always: bool = False) -> None:
         with self._ready:

@@ -1,0 +1,207 @@
+"""The user's API: `init` and what it returns.
+
+The job is defined by its N logical workers; which processes run them, and how many there are, is
+the launcher's affair and reaches neither this API nor the trained weights.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from easyscale.errors import ScriptError
+from easyscale.runtime import determinism as switches
+from easyscale.runtime.data import SampleOrder, checked_dataset
+from easyscale.runtime.evaluation import Evaluator
+from easyscale.runtime.feed import Feed, FeedSettings
+from easyscale.runtime.loader import Loader
+from easyscale.runtime.randomness import Streams, key
+from easyscale.runtime.registry import refuse_process_group
+from easyscale.runtime.settings import Arguments, JobSettings, alone, read_arguments
+from easyscale.runtime.state import plain_value
+from easyscale.runtime.team import Alone, Team
+from easyscale.runtime.training import Training
+
+_job: "Job | None" = None
+
+
+def init(
+    *,
+    logical_workers: int | None = None,
+    seed: int | None = None,
+    determinism: str | None = None,
+    threads_per_worker: int | None = None,
+) -> "Job":
+    """Begin the job of this script; what the command line or `EASYSCALE_*` names wins."""
+    global _job  # noqa: PLW0603 - a process has one job
+    if _job is not None:
+        raise ScriptError("easyscale.init was called a second time; a script has one job")
+    refuse_process_group()
+    arguments = read_arguments(
+        logical_workers=logical_workers,
+        seed=seed,
+        determinism=determinism,
+        threads_per_worker=threads_per_worker,
+    )
+    _job = _alone(arguments)
+    return _job
+
+
+class UserState:
+    """Plain values that survive whatever happens to a process: `state.best = 0.9`."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        object.__setattr__(self, "_values", values)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the script put there
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"job.state has no {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
+        self._values[name] = plain_value(name, value)
+
+    def __repr__(self) -> str:
+        return f"job.state({', '.join(f'{k}={v!r}' for k, v in self._values.items())})"
+
+
+class Job:
+    """One training run, as its script sees it."""
+
+    def __init__(self, training: Training, team: Team) -> None:
+        self._training = training
+        self._team = team
+        self._evaluator = Evaluator(training, team)
+        self._feeds: list[Feed] = []
+
+    @property
+    def logical_workers(self) -> int:
+        return self._training.settings.logical_workers
+
+    @property
+    def seed(self) -> int:
+        return self._training.settings.seed
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self._training.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process does what is done once, such as printing and saving."""
+        return self._team.is_main
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The means over all logical workers of what the last completed step reported."""
+        return self._training.metrics
+
+    def register(self, *, override: Iterable[str] = (), **objects: object) -> None:
+        """Name everything that is trained; returns with the state that training goes on from.
+
+        Modules, optimizers, schedulers, whatever has state_dict and load_state_dict, tensors and
+        lists or dicts of them. `override=["optimizer.lr"]` lets the script's value win over a
+        restored one.
+        """
+        refuse_process_group()
+        self._training.register(objects)
+        self._team.enter(override)
+
+    def loader(
+        self,
+        dataset: Dataset[Any],
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        num_workers: int = 0,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        worker_init_fn: Callable[[int], None] | None = None,
+        prefetch_factor: int | None = None,
+        timeout: float = 0,
+    ) -> Loader:
+        """Deal a map-style dataset to the logical workers; `batch_size` is that of one of them."""
+        checked = checked_dataset(dataset)
+        settings = self._training.settings
+        order = SampleOrder(
+            len(dataset),  # type: ignore[arg-type]  # checked_dataset has seen __len__
+            ranks=settings.logical_workers,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            seed=settings.seed,
+        )
+        feed = Feed(
+            checked,
+            FeedSettings(
+                num_workers=num_workers,
+                collate_fn=collate_fn,
+                pin_memory=pin_memory,
+                worker_init_fn=worker_init_fn,
+                prefetch_factor=prefetch_factor,
+                timeout=timeout,
+            ),
+            seed=settings.seed,
+            threads=settings.threads_per_worker,
+        )
+        return Loader(dataset, training=self._training, team=self._team, order=order, feed=feed)
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Go through the epochs that are left; after the last of them training is complete."""
+        training = self._training
+        _ = training.things  # refuses a script that has not registered
+        if training.epochs is not None:
+            raise ScriptError("job.epochs is called a second time; a job has one loop over epochs")
+        training.epochs = count
+        return self._run_epochs(count)
+
+    def _run_epochs(self, count: int) -> Iterator[int]:
+        training = self._training
+        try:
+            for epoch in range(training.place.epoch, count):
+                training.epoch_open, training.pass_open = True, False
+                yield epoch
+                training.close_epoch(epoch)
+        finally:
+            training.epoch_open = False
+        self._team.end()
+
+    def state(self, **defaults: Any) -> UserState:  # noqa: ANN401 - checked by plain_value
+        """Plain values that survive; a restored value wins over the default given here."""
+        values = self._training.user
+        for name, value in defaults.items():
+            values.setdefault(name, plain_value(name, value))
+        return UserState(values)
+
+    def evaluate(self, function: Callable[[Any], Any], loader: object) -> list[Any]:
+        """Return `[function(batch) for batch in loader]` on every process, computed by all of them.
+
+        Registered modules are in eval mode and gradients off while it runs.
+        """
+        return self._evaluator.evaluate(function, loader)
+
+
+def _alone(arguments: Arguments) -> Job:
+    def say(text: str) -> None:
+        print(f"easyscale: {text}", file=sys.stderr)  # noqa: T201 - there is no agent to tell
+
+    settings = alone(arguments, os.environ, say)
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    training = begin_training(settings, device=device, say=say)
+    return Job(training, Alone(training))
+
+
+def begin_training(
+    settings: JobSettings, *, device: torch.device, say: Callable[[str], None]
+) -> Training:
+    """Set the switches and the script's random streams."""
+    switches.switch_on(settings.determinism, threads=settings.threads_per_worker)
+    streams = Streams(device)
+    streams.seed(key(settings.seed, "script"))
+    return Training(settings=settings, device=device, say=say, streams=streams)

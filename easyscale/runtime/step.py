@@ -1,0 +1,202 @@
+"""One global step: its logical workers in turn, then the mean of their gradients.
+
+The inner loop of a script is this file: each `next()` takes the gradients of the micro-step before
+and seeds the next one; the last `next()` puts the reduced gradients in place.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from easyscale.errors import ScriptError
+from easyscale.model import Span
+from easyscale.runtime.metrics import Means, RankReport, Reports, Scalar, checked
+from easyscale.runtime.partials import Partials
+from easyscale.runtime.randomness import OuterStream, key
+from easyscale.runtime.registry import refuse_sparse
+from easyscale.runtime.training import OpenStep, SourcePlace, Training
+
+if TYPE_CHECKING:
+    from easyscale.runtime.team import Team
+
+#: Serves the batch of a logical rank.
+Fetch = Callable[[int], Any]
+
+
+class StepWork:
+    """What this process holds of a step until the mean is known."""
+
+    def __init__(self, training: Training, ranks: Iterable[int], *, shared: bool) -> None:
+        registry = training.things
+        self._training = training
+        self._n = training.settings.logical_workers
+        self._parameters = list(registry.parameters.values())
+        self._slots = registry.buffers
+        self.todo = list(ranks)
+        self.partials = Partials(self._n, offload=training.settings.offload_partials)
+        self.reports = Reports()
+        #: Buffers as they were at the boundary, which every micro-step starts from.
+        self.boundary_buffers: list[torch.Tensor] | None = None
+        #: Logical rank 0's, which are kept.
+        self.kept_buffers: list[torch.Tensor] | None = None
+        self.outer_stream: OuterStream = training.streams.capture()
+        self.means: Means | None = None
+        self._checked_layout = False
+        if self._slots and (shared or self._n > 1):
+            self.boundary_buffers = [slot.tensor.clone() for slot in self._slots]
+        self.clear_gradients()
+
+    @property
+    def held(self) -> tuple[Span, ...]:
+        return self.partials.held
+
+    def drop(self, spans: Iterable[Span]) -> None:
+        spans = tuple(spans)
+        self.partials.drop(spans)
+        ranks = {rank for span in spans for rank in range(span.lo, span.hi)}
+        self.reports.drop(ranks)
+        if 0 in ranks:
+            self.kept_buffers = None
+
+    def clear_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def finish(self, rank: int) -> None:
+        """Take what a micro-step left: its gradients, and logical rank 0's buffers."""
+        if not self._checked_layout:
+            refuse_sparse(self._training.things.parameters)
+            self._checked_layout = True
+        gradients = [parameter.grad for parameter in self._parameters]
+        self.clear_gradients()
+        weight = self.reports.weight(rank)
+        factor = 1.0 / self._n if weight is None else weight
+        self.partials.push(rank, gradients, factor=factor)
+        if self.boundary_buffers is not None:
+            if rank == 0:
+                self.kept_buffers = [slot.tensor.clone() for slot in self._slots]
+            self._set_buffers(self.boundary_buffers)
+
+    def finish_alone(self) -> None:
+        self.publish(
+            gradients=self.partials.take(),
+            buffers=self.kept_buffers,
+            reports=self.reports.settle(range(self._n)),
+            divide=True,
+        )
+
+    def publish(
+        self,
+        *,
+        gradients: list[torch.Tensor | None],
+        buffers: list[torch.Tensor] | None,
+        reports: Iterable[RankReport],
+        divide: bool,
+    ) -> None:
+        """Put the reduced mean and rank 0's buffers where the outer body finds them."""
+        means = Means(tuple(reports), self._n)
+        if divide and means.weighted:
+            present = [gradient for gradient in gradients if gradient is not None]
+            torch._foreach_div_(present, means.total_weight)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if buffers:
+            self._set_buffers(buffers)
+        self.means = means
+        self._training.streams.restore(self.outer_stream)
+        self._training.metrics.clear()
+        self._training.metrics.update(means.values)
+
+    def _set_buffers(self, values: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_([slot.tensor for slot in self._slots], values)
+
+
+class Step:
+    """One global step; iterating over it goes through this process's logical workers.
+
+    `number` counts the steps of the whole job from 0, `index` those of the epoch; `rank` is the
+    logical rank of the micro-step that runs.
+    """
+
+    def __init__(
+        self, *, training: Training, team: "Team", index: int, opened: OpenStep, fetch: Fetch
+    ) -> None:
+        self.number = opened.number
+        self.index = index
+        self._training = training
+        self._team = team
+        self._opened = opened
+        self._fetch = fetch
+        self._work: StepWork | None = None
+        self._rank: int | None = None
+
+    @property
+    def rank(self) -> int:
+        if self._rank is None:
+            raise ScriptError("step.rank is known inside the inner loop: `for batch in step`")
+        return self._rank
+
+    def report(self, **values: Scalar) -> None:
+        """Say numbers of this micro-step; their means are known when the inner loop has ended."""
+        checked(values)
+        self._running("step.report").reports.add(
+            self.rank, {name: _kept(value) for name, value in values.items()}
+        )
+
+    def weight(self, weight: float | torch.Tensor) -> None:
+        """Let this micro-step count `weight` times, as with a mean over tokens."""
+        number = float(weight)
+        if not (math.isfinite(number) and number >= 0):
+            raise ScriptError(f"step.weight({number}) is no weight: it takes a number from 0 up")
+        self._running("step.weight").reports.weigh(self.rank, number)
+
+    def mean(self, name: str) -> float:
+        """The mean over all logical workers of what was reported under `name`."""
+        means = None if self._work is None else self._work.means
+        if means is None:
+            raise ScriptError(f"step.mean({name!r}) is known once the inner loop has ended")
+        if name not in means.values:
+            known = ", ".join(means.values) or "nothing"
+            raise ScriptError(f"step.mean({name!r}): this step reported {known}")
+        return means.values[name]
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._work is not None:
+            raise ScriptError(f"step {self.number} is iterated over a second time")
+        self._opened.began_at = SourcePlace.of_caller()
+        self._work = StepWork(self._training, self._team.ranks, shared=self._team.launched)
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - whatever the dataset and collate_fn make
+        work = self._work
+        if work is None:
+            raise ScriptError(f"step {self.number} is gone through with `for batch in step`")
+        if self._opened.complete:
+            raise StopIteration
+        if self._rank is not None:
+            work.finish(self._rank)
+            self._rank = None
+        rank = self._team.next_rank(work)
+        if rank is None:
+            self._opened.complete = True
+            raise StopIteration
+        batch = self._fetch(rank)
+        training = self._training
+        training.streams.seed(key(training.settings.seed, "compute", self.number, rank))
+        self._rank = rank
+        return batch
+
+    def _running(self, call: str) -> StepWork:
+        if self._work is None or self._rank is None:
+            raise ScriptError(f"{call} belongs into the inner loop: `for batch in step`")
+        return self._work
+
+
+def _kept(value: Scalar) -> Scalar:
+    """A number now on a CPU; on a device a copy, so that nobody waits for it here."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.item() if value.device.type == "cpu" else value.detach().clone()

@@ -1,0 +1,69 @@
+"""Handwritten digits with a small convolutional net; the same bits on whatever devices there are.
+
+python examples/digits.py
+easyscale launch examples/digits.py --logical-workers 16
+"""
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import Dataset
+
+import easyscale
+
+
+class Digits(Dataset):
+    def __init__(self, images, labels, *, shift):
+        self.images, self.labels, self.shift = images, labels, shift
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        image = self.images[index]
+        if self.shift:  # random augmentation: at most one pixel each way
+            down, right = torch.randint(-1, 2, (2,)).tolist()
+            image = image.roll((down, right), dims=(1, 2))
+        return image, self.labels[index]
+
+
+job = easyscale.init(logical_workers=16, seed=0)
+data = load_digits()
+images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
+labels = torch.tensor(data.target)
+held_out = torch.arange(len(labels)) % 5 == 0
+training_set = Digits(images[~held_out], labels[~held_out], shift=True)
+test_set = Digits(images[held_out], labels[held_out], shift=False)
+
+model = nn.Sequential(
+    nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Dropout(0.2), nn.Linear(128, 10),
+).to(job.device)  # fmt: skip
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
+job.register(model=model, optimizer=optimizer, scheduler=scheduler)
+loader = job.loader(training_set, batch_size=8, shuffle=True)
+test_loader = job.loader(test_set, batch_size=90)
+
+
+def count_correct(batch):
+    return (model(batch[0].to(job.device)).argmax(1).cpu() == batch[1]).sum().item()
+
+
+for epoch in job.epochs(12):
+    for step in loader:
+        for x, y in step:
+            loss = F.cross_entropy(model(x.to(job.device)), y.to(job.device))
+            loss.backward()
+            step.report(loss=loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    scheduler.step()
+    accuracy = sum(job.evaluate(count_correct, test_loader)) / len(test_set)
+    if job.is_main:
+        print(f"epoch {epoch}  loss {job.metrics['loss']:.4f}  held out {accuracy:.2%}")
+
+if job.is_main:
+    torch.save(model.state_dict(), "digits.pt")

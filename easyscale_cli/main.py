@@ -33,10 +33,11 @@ class Commands(click.Group):
         command: click.Command = module.command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def get_help(self, ctx: click.Context) -> str:
+        from easyscale_cli.views.help import commands_page, page_text
+
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        return page_text(commands_page(self.help or "", COMMANDS))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

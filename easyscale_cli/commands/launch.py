@@ -26,6 +26,8 @@ from easyscale_cli.parameters import (
     SnapshotPeriodType,
 )
 from easyscale_cli.views.errors import near_miss
+from easyscale_cli.views.help import PageCommand
+from easyscale_cli.views.launch_help import LAUNCH_PAGE
 
 _DEFAULT_SNAPSHOT_PERIOD_S = 300.0
 _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
@@ -37,6 +39,8 @@ def _option(*names: str, **attributes: Any) -> Callable[[Any], Any]:
 
 
 @click.command(
+    cls=PageCommand,
+    page=LAUNCH_PAGE,
     context_settings={
         "allow_interspersed_args": False,
         "ignore_unknown_options": False,

@@ -1,0 +1,140 @@
+"""The help page of `easyscale launch`: what a person decides, in that order."""
+
+from easyscale_cli.views.help import Entry, Example, Group, Note, Page
+
+LAUNCH_PAGE = Page(
+    summary="Train SCRIPT on the devices there are now; same bits on any of them.",
+    usage="easyscale launch [OPTIONS] SCRIPT [--logical-workers N] [ARGS...]",
+    groups=(
+        Group(
+            "Where it runs",
+            "torchrun's words",
+            (
+                Entry(
+                    "--nnodes N|MIN:MAX",
+                    "nodes to start with and to allow\n[1, elastic 1 and up]; also --nodes",
+                ),
+                Entry("--devices auto|cuda[:LIST]|cpu[:COUNT]", "slots here [elastic auto]"),
+                Entry("--nproc-per-node N|auto", "the same: a number, gpu, cpu or auto [plain 1]"),
+                Entry("--standalone", "one machine, own etcd, nothing else to start"),
+                Entry(
+                    "--max-restarts N",
+                    "failures without progress that are borne; joins and drains are free "
+                    "[0, elastic 3]",
+                ),
+                Entry("-m, --module", "SCRIPT is a module, as python -m"),
+            ),
+        ),
+        Group(
+            "Where nodes meet",
+            "etcd, no master node",
+            (
+                Entry(
+                    "--rdzv-endpoint HOST:PORT,...",
+                    "etcd v3 servers, the same on every node; also --etcd [one machine: its own]",
+                ),
+                Entry(
+                    "--rdzv-id NAME",
+                    "the job; the same name goes on with it [new]; also --job-id",
+                ),
+                Entry("--node-name NAME", "this node [host name]"),
+                Entry(
+                    "--local-addr HOST",
+                    "what others are told to connect to [own end of the connection to etcd]",
+                ),
+                Entry(
+                    "--etcd-ca, --etcd-cert, --etcd-key FILE; --etcd-user NAME",
+                    "TLS and user; password only from\nEASYSCALE_ETCD_PASSWORD",
+                ),
+            ),
+        ),
+        Group(
+            "What it computes",
+            "fixed for the job's life",
+            (
+                Entry(
+                    "--logical-workers N",
+                    "shares of each step; N decides the bits, devices do not. Without it: plain "
+                    "torchrun",
+                ),
+                Entry(
+                    "--determinism same-kind|heterogeneous",
+                    "keep bits on one kind of device (D1), or on mixed kinds (D2) [same-kind]",
+                ),
+                Entry("--seed N", "stands over the script's init(seed=...) [0]"),
+                Entry("--threads-per-worker N", "part of the bits on CPUs [1]"),
+            ),
+        ),
+        Group(
+            "When things change",
+            "",
+            (
+                Entry(
+                    "--hang-timeout SECONDS",
+                    "kill a silent worker after this [from step time]",
+                ),
+                Entry("--grace SECONDS", "from SIGTERM to a hard end [30]"),
+                Entry(
+                    "--takeover-after SECONDS|never",
+                    "when all workers are silent, restore elsewhere [60]",
+                ),
+                Entry("--standby", "keep one started process more for a joiner"),
+                Entry("--preload MODULES", "import once per node, before the fork"),
+                Entry(
+                    "--partials device|host",
+                    "where sums of gradients wait for the reduction [device]",
+                ),
+                Entry("--snapshot-every N|SECONDSs", "steps or seconds between snapshots [300s]"),
+                Entry("--snapshot-dir DIR", "where [runs/JOB]"),
+                Entry("--snapshot-keep N", "how many [3]"),
+            ),
+        ),
+        Group(
+            "What you see",
+            "",
+            (
+                Entry("--log-dir DIR", "every worker's raw output [runs/JOB/logs]"),
+                Entry("--progress auto|live|plain|none", "live on a terminal, else plain [auto]"),
+                Entry("--progress-every SECONDS", "between two progress lines of plain [30]"),
+                Entry("--color auto|always|never", "colours; NO_COLOR and FORCE_COLOR too [auto]"),
+                Entry("--ascii", "marks from ASCII only"),
+                Entry("--json", "one JSON object per event on standard output"),
+            ),
+        ),
+    ),
+    notes=(
+        Note(
+            "Environment",
+            ("EASYSCALE_<OPTION>, then PET_<OPTION>; the command line wins",),
+        ),
+        Note(
+            "Exit codes",
+            (
+                "0 done",
+                "1 job failed",
+                "2 usage",
+                "3 no etcd",
+                "4 too few nodes in time",
+                "5 restart budget spent",
+                "128+n ended by signal n",
+            ),
+        ),
+    ),
+    examples=(
+        Example(
+            "Eight GPUs here, nothing else running",
+            (
+                "easyscale launch --standalone --nproc-per-node 8 \\",
+                "    --logical-workers 16 train.py --lr 0.1",
+            ),
+        ),
+        Example(
+            "Two to four nodes, the same line on each, at any time",
+            (
+                "easyscale launch --nnodes 2:4 --nproc-per-node auto \\",
+                "    --rdzv-endpoint etcd-0:2379 --rdzv-id resnet50 \\",
+                "    --logical-workers 64 train.py",
+            ),
+        ),
+    ),
+)

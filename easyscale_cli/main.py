@@ -53,8 +53,10 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as ending:
         return ending.exit_code
     except click.UsageError as error:
-        context = error.ctx.command_path if error.ctx else "easyscale"
-        _print_error(error.format_message().rstrip("."), hint=f"{context} --help")
+        from easyscale_cli.views.usage import worded
+
+        told = worded(error)
+        _print_error(told.message, hint=told.hint)
         return ExitCode.USAGE
     except EasyScaleError as error:
         if os.environ.get("EASYSCALE_DEBUG"):

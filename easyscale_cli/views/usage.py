@@ -1,0 +1,61 @@
+"""What was wrong with a command line, in our words: the value, and the nearest thing that works."""
+
+import re
+
+import click
+
+from easyscale.errors import UsageError
+from easyscale_cli.views.errors import near_miss
+
+_CHOICES = re.compile(r"is not one of (.*)")
+
+
+def worded(error: click.UsageError) -> UsageError:
+    """The error of click as a fact in lower case with one thing to try."""
+    context = error.ctx
+    path = context.command_path if context else "easyscale"
+    help_hint = f"{path} --help"
+    match error:
+        case click.NoSuchOption():
+            near = near_miss(error.option_name, _options_of(context))
+            return _worded(f"{path} has no option {error.option_name}", near, help_hint)
+        case click.exceptions.NoSuchCommand():
+            near = near_miss(error.command_name, _commands_of(context))
+            hint = f"{path} {near}" if near else None
+            return _worded(f"{path} has no command {error.command_name!r}", hint, help_hint)
+        case click.MissingParameter() if error.param is not None:
+            name = error.param.make_metavar(context) if context else error.param.name
+            return _worded(f"{path} needs {name}", None, help_hint)
+        case click.BadParameter() if error.param is not None:
+            name = next(iter(error.param.opts), "")
+            return _worded(f"{_option_name(name)}: {_fact(error.message)}", None, help_hint)
+        case click.BadOptionUsage():
+            fact = _fact(error.message.replace(f"Option {error.option_name!r}", "it", 1))
+            return _worded(f"{error.option_name}: {fact.removeprefix('it ')}", None, help_hint)
+        case _:
+            return _worded(_fact(error.format_message()), None, help_hint)
+
+
+def _worded(message: str, near: str | None, otherwise: str) -> UsageError:
+    return UsageError(message, hint=near or otherwise)
+
+
+def _option_name(name: str) -> str:
+    return name if name.startswith("-") else name.upper()
+
+
+def _fact(message: str) -> str:
+    """Lower case, no full stop, choices without quotes."""
+    text = _CHOICES.sub(lambda found: f"is none of {found[1].replace(chr(39), '')}", message)
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
+def _options_of(context: click.Context | None) -> list[str]:
+    parameters = context.command.get_params(context) if context else []
+    return [name for parameter in parameters for name in parameter.opts if name[:1] == "-"]
+
+
+def _commands_of(context: click.Context | None) -> list[str]:
+    if context is None or not isinstance(context.command, click.Group):
+        return []
+    return context.command.list_commands(context)

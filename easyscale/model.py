@@ -75,6 +75,11 @@ class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True):
         """Where it runs, as people see it: `gpu-4/cuda:0`."""
         return f"{self.node}/{self.slot}"
 
+    @property
+    def writer(self) -> str:
+        """Ends the names of the snapshots it writes, so that two writers never share one."""
+        return hashlib.sha256(str(self).encode()).hexdigest()[:8]
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the text form; a slot may itself hold a slash (`cuda:3/1`)."""
@@ -224,7 +229,8 @@ class JobSpec(Record, frozen=True, kw_only=True):
     """What is fixed for a job's life; the token admits its workers and agents to one another."""
 
     logical_workers: int
-    seed: int
+    #: None where only the script names it.
+    seed: int | None
     determinism: Determinism
     threads_per_worker: int
     token: str
@@ -410,6 +416,8 @@ class FileDigest(msgspec.Struct, frozen=True):
 
     bytes: int
     blake2b: str
+    #: The same of each block of 4 MiB (16 bytes, hex), which tells *where* a file is damaged.
+    blocks: tuple[str, ...] = ()
 
 
 class Manifest(Record, frozen=True, kw_only=True):

@@ -265,7 +265,10 @@ SAME = FixedValues(
         ),
         (
             {"determinism": Determinism.HETEROGENEOUS},
-            "job 'resnet50' has determinism same-kind for life; heterogeneous would change its bits",
+            (
+                "job 'resnet50' has determinism same-kind for life; "
+                "heterogeneous would change its bits"
+            ),
             "--determinism same-kind, or a new job: --rdzv-id NAME",
         ),
         (

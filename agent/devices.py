@@ -1,6 +1,7 @@
 """What slots this node offers: the operator's word, held against what there is.
 
-`--devices` and torchrun's `--nproc-per-node` become one choice, of which an inventory makes slots.
+`--devices` is read into a choice, of which an inventory makes slots; torchrun's word for a count
+is translated first.
 """
 
 import json
@@ -15,6 +16,7 @@ import msgspec
 
 from easyscale.agent import nvml
 from easyscale.agent.cores import usable_cores
+from easyscale.agent.events import Slot
 from easyscale.errors import UsageError
 
 #: More CPU slots on one core are a slip of the finger.
@@ -34,13 +36,10 @@ class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
     device: Device | None = None
     #: These GPUs, in this order.
     indices: tuple[int, ...] | None = None
+    #: So many CPU slots.
     count: int | None = None
     #: How the person wrote it, for messages: `--devices cpu:4`.
     text: str = "--devices auto"
-
-    @property
-    def meaning(self) -> tuple[object, ...]:
-        return (self.device, self.indices, self.count)
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,22 +54,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_bytes: int | None = None
     utilization: float | None = None
 
-
-class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """One device place that takes one worker."""
-
-    name: str
-    device: Device
-    uuid: str = ""
-    #: The device's model; empty for a CPU, whose kind the zygote knows.
-    model: str = ""
-
     @property
-    def environment(self) -> Mapping[str, str]:
-        """What lets a worker see this device and no other."""
-        if self.device is Device.CPU:
-            return {"CUDA_VISIBLE_DEVICES": ""}
-        return {"CUDA_VISIBLE_DEVICES": self.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    def kind(self) -> str:
+        """As far as the driver knows; the worker that runs there completes it."""
+        return f"{self.name} sm-{self.capability}" if self.capability else self.name
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,41 +104,43 @@ def parse_devices(text: str, *, option: str = "--devices") -> DeviceChoice:
     raise UsageError(f"{shown}: the forms are {_FORMS}", hint=f"{option} auto")
 
 
-def parse_nproc(text: str, *, option: str = "--nproc-per-node") -> DeviceChoice:
-    """Read torchrun's words: a number, `auto`, `gpu` or `cpu`."""
+def devices_of_nproc(text: str, *, inventory: Inventory, option: str = "--nproc-per-node") -> str:
+    """Say torchrun's word (a number, `auto`, `gpu` or `cpu`) as `--devices` would."""
     shown = f"{option} {text}"
-    if text.isdecimal():
-        return DeviceChoice(count=_at_least_one(text, shown), text=shown)
-    match text:
-        case "auto":
-            return DeviceChoice(text=shown)
-        case "gpu" | "cuda":
-            return DeviceChoice(device=Device.CUDA, text=shown)
-        case "cpu":
-            return DeviceChoice(device=Device.CPU, text=shown)
-        case _:
-            raise UsageError(
-                f"{shown}: the forms are a number, auto, gpu or cpu", hint=f"{option} auto"
-            )
+    words = {"auto": "auto", "gpu": "cuda", "cuda": "cuda", "cpu": "cpu"}
+    if text in words:
+        return words[text]
+    if not text.isdecimal():
+        raise UsageError(
+            f"{shown}: the forms are a number, auto, gpu or cpu", hint=f"{option} auto"
+        )
+    count = _at_least_one(text, shown)
+    assert count is not None
+    gpus = len(inventory.gpus())
+    if gpus == 0:
+        return f"cpu:{count}"
+    if count > gpus:
+        raise UsageError(
+            f"{shown}: this node has {_many(gpus)}",
+            hint=f"{option} {gpus}, or --devices cpu:{count}",
+        )
+    return f"cuda:{','.join(map(str, range(count)))}"
 
 
-def reconcile(
-    devices: DeviceChoice | None,
-    nproc: DeviceChoice | None,
-    *,
-    inventory: Inventory,
-    threads_per_worker: int = 1,
-) -> DeviceChoice:
-    """One choice out of both options, which may be given together when they mean the same."""
-    if devices is None or nproc is None:
-        return devices or nproc or DeviceChoice()
-    if nproc.meaning != devices.meaning:
-        offered = len(resolve(devices, inventory, threads_per_worker=threads_per_worker).slots)
-        if nproc.count != offered:
-            raise UsageError(
-                f"{devices.text} and {nproc.text} ask for different slots", hint=devices.text
-            )
-    return devices
+def find_slots(
+    devices: str, *, threads_per_worker: int, visible: str | None = None
+) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
+    """Name the slots of this node, and what the person should know; raises UsageError."""
+    machine = Machine(visible=visible)
+    offer = resolve(parse_devices(devices), machine, threads_per_worker=threads_per_worker)
+    return offer.slots, offer.notes
+
+
+def slot_environment(slot: Slot) -> Mapping[str, str]:
+    """What lets a worker see this device and no other."""
+    if slot.name.startswith(Device.CPU):
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    return {"CUDA_VISIBLE_DEVICES": slot.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def resolve(choice: DeviceChoice, inventory: Inventory, *, threads_per_worker: int) -> Offer:
@@ -173,17 +162,11 @@ def _gpu_slots(choice: DeviceChoice, gpus: tuple[Gpu, ...]) -> Offer:
             f"{choice.text}: this node has {_many(len(gpus))} and no cuda:{beyond[0]}",
             hint=f"--devices cuda:{','.join(map(str, range(len(gpus))))}",
         )
-    if choice.count is not None and choice.count > len(gpus):
-        raise UsageError(
-            f"{choice.text}: this node has {_many(len(gpus))}",
-            hint=f"--devices cuda, or --devices cpu:{choice.count}",
-        )
     names = _slot_names(gpus)
     slots = tuple(
-        Slot(name=names[index], device=Device.CUDA, uuid=gpus[index].uuid, model=gpus[index].name)
-        for index in chosen
+        Slot(name=names[index], kind=gpus[index].kind, uuid=gpus[index].uuid) for index in chosen
     )
-    return Offer(slots=slots[: choice.count])
+    return Offer(slots=slots)
 
 
 def _slot_names(gpus: tuple[Gpu, ...]) -> list[str]:
@@ -204,7 +187,7 @@ def _cpu_slots(choice: DeviceChoice, cores: int, threads: int) -> Offer:
             f"{choice.text}: {count:,} CPU slots on {_cores(cores)}; the most is {most:,}",
             hint=f"--devices cpu:{max(1, cores // threads)}",
         )
-    slots = tuple(Slot(name=f"cpu:{index}", device=Device.CPU) for index in range(count))
+    slots = tuple(Slot(name=f"cpu:{index}") for index in range(count))
     busy = count * threads
     if busy <= cores:
         return Offer(slots=slots)

@@ -68,6 +68,8 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     name: str
     kind: str = ""
+    #: The device's own name, which no renumbering changes; empty for a CPU slot.
+    uuid: str = ""
 
 
 class SlotsFound(Event, frozen=True, kw_only=True):

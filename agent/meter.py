@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import psutil
 
-from easyscale.agent.devices import Device, Gpu, Slot, has_driver, read_probe, start_probe
+from easyscale.agent.devices import Gpu, has_driver, read_probe, start_probe
+from easyscale.agent.events import Slot
 
 _EVERY_S = 5.0
 _GIVEN_UP_S = 30.0
@@ -46,7 +47,7 @@ class Meter:
 
     def read(self, workers: Mapping[str, int]) -> Mapping[str, Reading]:
         """Readings by slot name; `workers` maps slots to the process that runs there."""
-        if any(slot.device is Device.CUDA for slot in self._slots):
+        if any(slot.uuid for slot in self._slots):
             self._ask_nvml()
         self._processes = {
             pid: process for pid, process in self._processes.items() if pid in workers.values()
@@ -60,7 +61,7 @@ class Meter:
                 self._probe.communicate(timeout=0.5)
 
     def _reading(self, slot: Slot, pid: int | None) -> Reading:
-        if slot.device is Device.CPU:
+        if not slot.uuid:
             return self._of_process(pid)
         gpu = self._gpus.get(slot.uuid)
         if gpu is None:

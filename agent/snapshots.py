@@ -82,14 +82,24 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True):
     rejected: tuple[SnapshotEntry, ...] = ()
 
 
+class FixedValues(msgspec.Struct, frozen=True, kw_only=True):
+    """What another value of would change a job's bits; None where nobody named one."""
+
+    logical_workers: int
+    seed: int | None
+    determinism: Determinism
+    threads_per_worker: int
+
+
 class Catalogue:
     """The snapshots of one job in one folder, which several nodes may share."""
 
-    def __init__(self, folder: Path, *, job_id: str) -> None:
+    def __init__(self, folder: Path, *, job_id: str, node: str) -> None:
         self._folder = folder
         self._job_id = job_id
+        self._node = node
 
-    def require_writable(self) -> None:
+    def check_writable(self) -> None:
         """Make the folder and write to it once; raises UsageError before anything has started."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +141,40 @@ class Catalogue:
             rejected.append(verified)
         return Newest(entry=None, rejected=tuple(rejected))
 
-    def prune(self, superseded: Collection[str]) -> tuple[str, ...]:
+    def verified_records(self) -> tuple[SnapshotRecord, ...]:
+        """What a job can go on from here, newest first, for the store.
+
+        The first was read whole; older ones are complete by their size, and are read when their
+        turn comes. Newer ones that do not verify are left out: `newest` names them.
+        """
+        newest = self.newest()
+        passed_over = {entry.name for entry in newest.rejected}
+        found = [
+            entry for entry in self.entries() if entry.is_good and entry.name not in passed_over
+        ]
+        return tuple(self._record(entry) for entry in found)
+
+    def refuse_other_values(self, asked: FixedValues) -> None:
+        """Raise JobConflict when the newest snapshot's job has other values for life."""
+        for entry in self.entries():
+            if entry.manifest is not None and entry.is_good:
+                refuse_other_values(self._job_id, stands=entry.manifest, asked=asked)
+                return
+
+    def _record(self, entry: SnapshotEntry) -> SnapshotRecord:
+        manifest = entry.manifest
+        assert manifest is not None
+        return SnapshotRecord(
+            name=entry.name,
+            step=entry.step,
+            epoch=manifest.epoch,
+            digest=manifest.digest,
+            bytes=entry.bytes,
+            generation=manifest.generation,
+            nodes=(self._node,),
+        )
+
+    def delete(self, superseded: Collection[str]) -> tuple[str, ...]:
         """Delete what a fenced mark has superseded, oldest first; returns the names.
 
         Nothing goes while no newer one is complete here: the last good one stays.
@@ -147,9 +190,9 @@ class Catalogue:
             and entry.state is not SnapshotState.UNFINISHED
             and _age_order(entry) < _age_order(kept[0])
         ]
-        return tuple(name for name in gone if self.delete(name))
+        return tuple(name for name in gone if self._delete(name))
 
-    def delete(self, name: str) -> bool:
+    def _delete(self, name: str) -> bool:
         """Take it out of the catalogue in one step, then remove its files."""
         going = self._folder / f".{name}.deleted"
         try:
@@ -253,15 +296,6 @@ def superseded(records: Iterable[SnapshotRecord], *, keep: int) -> tuple[str, ..
     live = [record for record in records if not record.superseded]
     newest_first = sorted(live, key=lambda r: (r.step, r.generation, r.name), reverse=True)
     return tuple(record.name for record in newest_first[max(1, keep) :])
-
-
-class FixedValues(msgspec.Struct, frozen=True, kw_only=True):
-    """What another value of would change a job's bits; None where nobody named one."""
-
-    logical_workers: int
-    seed: int | None
-    determinism: Determinism
-    threads_per_worker: int
 
 
 def refuse_other_values(job_id: str, *, stands: JobSpec | Manifest, asked: FixedValues) -> None:

@@ -9,12 +9,12 @@ from easyscale.agent.cores import usable_cores
 from easyscale.agent.devices import (
     Gpu,
     Machine,
+    devices_of_nproc,
     parse_devices,
-    parse_nproc,
     read_probe,
-    reconcile,
     resolve,
     select_visible,
+    slot_environment,
 )
 from easyscale.errors import ExitCode, UsageError
 
@@ -96,46 +96,37 @@ def test_more_slots_than_cores_are_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "node", "slots"),
+    ("word", "node", "devices"),
     [
-        ("2", Node(FOUR), ["cuda:0", "cuda:1"]),
-        ("2", Node(), ["cpu:0", "cpu:1"]),
-        ("gpu", Node(FOUR[:1]), ["cuda:0"]),
-        ("cpu", Node(FOUR, core=1), ["cpu:0"]),
-        ("auto", Node(FOUR[:2]), ["cuda:0", "cuda:1"]),
+        ("2", Node(FOUR), "cuda:0,1"),
+        ("2", Node(), "cpu:2"),
+        ("gpu", Node(FOUR[:1]), "cuda"),
+        ("cpu", Node(FOUR, core=1), "cpu"),
+        ("auto", Node(FOUR[:2]), "auto"),
     ],
 )
-def test_torchruns_words_mean_slots_too(word: str, node: Node, slots: list[str]) -> None:
-    offer = resolve(parse_nproc(word), node, threads_per_worker=1)
-    assert [slot.name for slot in offer.slots] == slots
+def test_torchruns_words_are_said_as_devices(word: str, node: Node, devices: str) -> None:
+    assert devices_of_nproc(word, inventory=node) == devices
+    assert names(devices, node)
 
 
 def test_more_processes_than_gpus_are_refused() -> None:
-    with pytest.raises(UsageError, match="--nproc-per-node 8: this node has 4 GPUs"):
-        resolve(parse_nproc("8"), Node(FOUR), threads_per_worker=1)
+    with pytest.raises(UsageError, match="--nproc-per-node 8: this node has 4 GPUs") as refused:
+        devices_of_nproc("8", inventory=Node(FOUR))
+    assert refused.value.hint == "--nproc-per-node 4, or --devices cpu:8"
 
 
 @pytest.mark.parametrize("word", ["0", "xpu", "-1", "1.5", ""])
 def test_other_words_of_nproc_are_refused(word: str) -> None:
     with pytest.raises(UsageError, match="--nproc-per-node"):
-        parse_nproc(word)
-
-
-def test_both_options_are_one_when_they_mean_the_same() -> None:
-    node = Node(core=4)
-    devices, nproc = parse_devices("cpu:2"), parse_nproc("2")
-    assert reconcile(devices, nproc, inventory=node) == devices
-    assert reconcile(None, nproc, inventory=node) == nproc
-    assert reconcile(devices, None, inventory=node) == devices
-    with pytest.raises(UsageError, match="--devices cpu:2 and --nproc-per-node 3"):
-        reconcile(devices, parse_nproc("3"), inventory=node)
+        devices_of_nproc(word, inventory=Node())
 
 
 def test_a_worker_sees_its_own_device_only() -> None:
     offer = resolve(parse_devices("cuda:2"), Node(FOUR), threads_per_worker=1)
-    assert offer.slots[0].environment["CUDA_VISIBLE_DEVICES"] == "GPU-2"
+    assert slot_environment(offer.slots[0])["CUDA_VISIBLE_DEVICES"] == "GPU-2"
     cpu = resolve(parse_devices("cpu:1"), Node(FOUR), threads_per_worker=1)
-    assert cpu.slots[0].environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert slot_environment(cpu.slots[0])["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def write(
 
 
 def catalogue(folder: Path) -> Catalogue:
-    return Catalogue(folder, job_id="job")
+    return Catalogue(folder, job_id="job", node="a")
 
 
 def test_the_newest_that_verifies_is_taken_and_newer_ones_are_named(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_an_unfinished_one_is_listed_and_never_taken(tmp_path: Path) -> None:
 def test_superseded_ones_go_oldest_first(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
         write(tmp_path, step)
-    gone = catalogue(tmp_path).prune({name_of(1), name_of(2)})
+    gone = catalogue(tmp_path).delete({name_of(1), name_of(2)})
     assert gone == (name_of(1), name_of(2))
     assert [entry.step for entry in catalogue(tmp_path).entries()] == [4, 3]
 
@@ -185,16 +185,16 @@ def test_superseded_ones_go_oldest_first(tmp_path: Path) -> None:
 def test_the_last_good_one_is_never_deleted(tmp_path: Path) -> None:
     write(tmp_path, 1)
     (write(tmp_path, 2) / "state.pt").write_bytes(b"")
-    assert catalogue(tmp_path).prune({name_of(1), name_of(2)}) == ()
-    assert catalogue(tmp_path).prune({name_of(1)}) == ()
+    assert catalogue(tmp_path).delete({name_of(1), name_of(2)}) == ()
+    assert catalogue(tmp_path).delete({name_of(1)}) == ()
     write(tmp_path, 3)
-    assert catalogue(tmp_path).prune({name_of(1), name_of(2)}) == (name_of(1), name_of(2))
+    assert catalogue(tmp_path).delete({name_of(1), name_of(2)}) == (name_of(1), name_of(2))
 
 
 def test_a_newer_one_is_kept_even_when_marked(tmp_path: Path) -> None:
     write(tmp_path, 1)
     write(tmp_path, 2)
-    assert catalogue(tmp_path).prune({name_of(2)}) == ()
+    assert catalogue(tmp_path).delete({name_of(2)}) == ()
 
 
 def test_what_dead_writers_left_is_swept_and_the_livings_is_not(tmp_path: Path) -> None:
@@ -215,11 +215,30 @@ def test_what_dead_writers_left_is_swept_and_the_livings_is_not(tmp_path: Path) 
 def test_a_folder_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError) as refused:
-        catalogue(tmp_path / "file" / "below").require_writable()
+        catalogue(tmp_path / "file" / "below").check_writable()
     assert refused.value.message == f"--snapshot-dir {tmp_path}/file/below: not a directory"
     assert refused.value.exit_code is ExitCode.USAGE
-    catalogue(tmp_path / "new" / "folder").require_writable()
+    catalogue(tmp_path / "new" / "folder").check_writable()
     assert list((tmp_path / "new" / "folder").iterdir()) == []
+
+
+def test_what_can_be_gone_on_from_is_recorded_newest_first(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    (write(tmp_path, 3) / "state.pt").write_bytes(b"state E")
+    records = catalogue(tmp_path).verified_records()
+    assert [(r.name, r.step, r.nodes) for r in records] == [
+        (name_of(2), 2, ("a",)),
+        (name_of(1), 1, ("a",)),
+    ]
+
+
+def test_a_job_that_goes_on_keeps_the_values_of_its_snapshot(tmp_path: Path) -> None:
+    asked = msgspec.structs.replace(SAME, logical_workers=8)
+    catalogue(tmp_path).refuse_other_values(asked)
+    write(tmp_path, 1)
+    with pytest.raises(JobConflict, match="has 4 logical workers for life; 8 would"):
+        catalogue(tmp_path).refuse_other_values(asked)
 
 
 def record(step: int, *, gone: bool = False) -> SnapshotRecord:

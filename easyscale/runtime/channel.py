@@ -111,6 +111,8 @@ class Wire:
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
+        #: Bytes that were read with a line and belong behind it.
+        self._early = bytearray()
 
     def close(self) -> None:
         """End the connection, and with it whatever blocks on it in another thread."""
@@ -146,20 +148,24 @@ class Wire:
         self._socket.sendall(line + b"\n")
 
     def receive_line(self, *, limit: int, timeout_s: float) -> bytes:
-        """Receive up to a line feed; nothing behind it may have been sent yet."""
+        """Receive up to a line feed; what came with it waits for the next read."""
         deadline = time.monotonic() + timeout_s
         line = bytearray()
-        while not line.endswith(b"\n"):
+        while b"\n" not in line:
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-            part = self._socket.recv(min(1 << 16, limit + 1 - len(line)))
+            part = self._socket.recv(1 << 16)
             line += part
             if not part or len(line) > limit or time.monotonic() > deadline:
                 raise ConnectionError("a peer's hello is no line in time")
-        return bytes(line[:-1])
+        head, _, self._early = line.partition(b"\n")
+        return bytes(head)
 
     def _exactly(self, length: int, *, timeout_s: float, interrupt: Interrupt) -> bytearray:
         data = bytearray(length)
-        view = memoryview(data)
+        early = self._early[:length]
+        data[: len(early)] = early
+        del self._early[:length]
+        view = memoryview(data)[len(early) :]
         deadline = time.monotonic() + timeout_s
         while view:
             self._socket.settimeout(POLL_S if interrupt is not never else timeout_s)

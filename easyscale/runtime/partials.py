@@ -25,6 +25,8 @@ class Partials:
         self._offload = offload
         self._sums: dict[Span, Sums] = {}
         self._deferred: dict[Span, tuple[Sums, float]] = {}
+        #: Parameters whose gradients are complex and held as pairs of real numbers.
+        self._complex: frozenset[int] = frozenset()
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -52,7 +54,7 @@ class Partials:
     def push(self, rank: int, gradients: Gradients, *, factor: float = 1.0) -> None:
         """Take over a micro-step's gradients times `factor` and add what can be added."""
         self._refuse_second(rank)
-        self._add(tree.leaf(rank), _owned(gradients), factor)
+        self._add(tree.leaf(rank), self._owned(gradients), factor)
 
     def defer(self, rank: int, gradients: Gradients, *, factor: float = 1.0) -> None:
         """Take over a micro-step's gradients and leave them as they are until `settle`.
@@ -61,13 +63,27 @@ class Partials:
         never needed here, since the record arrives.
         """
         self._refuse_second(rank)
-        self._deferred[tree.leaf(rank)] = (_owned(gradients), factor)
+        self._deferred[tree.leaf(rank)] = (self._owned(gradients), factor)
+
+    def deferred(self, rank: int) -> Sums | None:
+        """Return the gradients deferred for a logical rank, as they were left."""
+        sums, _ = self._deferred.get(tree.leaf(rank), (None, 1.0))
+        return sums
 
     def settle(self) -> None:
         """Add what was deferred."""
         while self._deferred:
             leaf, (sums, factor) = self._deferred.popitem()
             self._add(leaf, sums, factor)
+
+    def take(self) -> list[torch.Tensor | None]:
+        """Return the sums over all logical ranks as gradients, and hold nothing any more."""
+        self.settle()
+        sums = self._sums.pop(Span(0, self._n))
+        return [
+            torch.view_as_complex(sum_) if sum_ is not None and index in self._complex else sum_
+            for index, sum_ in enumerate(sums)
+        ]
 
     def drop(self, spans: Iterable[Span]) -> None:
         """Forget subtrees that another process counts."""
@@ -83,6 +99,14 @@ class Partials:
     def _refuse_second(self, rank: int) -> None:
         if rank in self.ranks:
             raise ValueError(f"logical rank {rank} is already held in {self.held}")
+
+    def _owned(self, gradients: Gradients) -> Sums:
+        self._complex |= {
+            index
+            for index, gradient in enumerate(gradients)
+            if gradient is not None and gradient.is_complex()
+        }
+        return _owned(gradients)
 
     def _add(self, span: Span, sums: Sums, factor: float) -> None:
         scale(sums, factor)

@@ -23,6 +23,8 @@ class Transport(Protocol):
     All members make the same calls in the same order, from one thread.
     """
 
+    rank: int
+    size: int
     #: Where the tensors must lie.
     device: torch.device
 

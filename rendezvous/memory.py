@@ -152,17 +152,25 @@ class MemoryServer:
                 watch.forget()
 
     def deliver(self) -> int:
-        """Run every callback that is due until none is; returns how many ran."""
-        for count in range(_MAX_CALLBACKS):
-            with self.lock:
-                self.expire()
-                due = next((watch for watch in self.watches if watch.is_due), None)
-                if due is None:
-                    return count
-                callback = due.advance()
-            callback()
-        message = f"callbacks went on writing for {_MAX_CALLBACKS} deliveries"
-        raise RuntimeError(message)
+        """Run every callback that is due until none is, watch by watch; returns how many ran."""
+        count = 0
+        while True:
+            before = count
+            for watch in tuple(self.watches):
+                while (callback := self._next_callback(watch)) is not None:
+                    callback()
+                    count += 1
+                    if count >= _MAX_CALLBACKS:
+                        message = f"callbacks went on writing for {count} deliveries"
+                        raise RuntimeError(message)
+            if count == before:
+                return count
+
+    def _next_callback(self, watch: "MemoryWatch") -> Callable[[], None] | None:
+        with self.lock:
+            self.expire()
+            is_due = watch in self.watches and watch.is_due
+            return watch.advance() if is_due else None
 
     def expire(self) -> None:
         """End the leases whose time is over, one revision each."""

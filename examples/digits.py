@@ -37,14 +37,14 @@ training_set = Digits(images[~held_out], labels[~held_out], shift=True)
 test_set = Digits(images[held_out], labels[held_out], shift=False)
 
 model = nn.Sequential(
-    nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Flatten(), nn.Dropout(0.2), nn.Linear(128, 10),
+    nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 10),
 ).to(job.device)  # fmt: skip
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 18)
 job.register(model=model, optimizer=optimizer, scheduler=scheduler)
-loader = job.loader(training_set, batch_size=8, shuffle=True)
+loader = job.loader(training_set, batch_size=16, shuffle=True)
 test_loader = job.loader(test_set, batch_size=90)
 
 
@@ -52,7 +52,7 @@ def count_correct(batch):
     return (model(batch[0].to(job.device)).argmax(1).cpu() == batch[1]).sum().item()
 
 
-for epoch in job.epochs(12):
+for epoch in job.epochs(18):
     for step in loader:
         for x, y in step:
             loss = F.cross_entropy(model(x.to(job.device)), y.to(job.device))

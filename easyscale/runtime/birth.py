@@ -4,8 +4,9 @@ The order matters: first what ties its life to the zygote's, then where errors a
 rest, so that whatever goes wrong is a traceback in the worker's own stderr.
 """
 
-import contextlib
+import atexit
 import faulthandler
+import io
 import os
 import signal
 import socket
@@ -60,7 +61,13 @@ def live(
         socket.socket(fileno=session_socket), request.settings, Pulse.attach(page)
     )
     os.close(page)
-    return script.run(request.script, failed=conversation.fail)
+    # What was said last is heard before the process ends, whichever way the script ends.
+    atexit.register(conversation.flush)
+    exit_code = script.run(request.script, failed=conversation.fail)
+    if exit_code == 0:
+        # What is left of the job's end, and answers for peers that have not come so far.
+        conversation.complete()
+    return exit_code
 
 
 def _reset_signals() -> None:
@@ -76,7 +83,7 @@ def _take_streams(stdout: int, stderr: int) -> None:
         os.close(descriptor)
     # A person watches: lines come when they are written, also where a pipe is buffered by default.
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     faulthandler.enable(file=sys.stderr)
     faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True)

@@ -16,12 +16,16 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from easyscale.errors import FormatError, ScriptError
-from easyscale.model import Span
+from easyscale.model import GenerationNumber, Span
 from easyscale.runtime import tree
 from easyscale.runtime.data import refuse_distributed_sampler
+from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.feed import Feed, FeedSettings, Request
+from easyscale.runtime.group import Wait
+from easyscale.runtime.headers import Operation, OperationKind
 from easyscale.runtime.loader import Loader
 from easyscale.runtime.randomness import key
+from easyscale.runtime.record import Record
 from easyscale.runtime.training import Training
 
 if TYPE_CHECKING:
@@ -45,6 +49,8 @@ class Batches:
 class EvaluationWork:
     """The share of one process in an evaluation."""
 
+    kind = OperationKind.EVALUATION
+
     def __init__(
         self, training: Training, function: Function, batches: Batches, *, ranks: Iterable[int]
     ) -> None:
@@ -55,6 +61,7 @@ class EvaluationWork:
         self._done: dict[int, Results] = {}
         self._planned = tuple(ranks)
         self.todo = list(self._planned)
+        self.is_complete = False
         self.results: Results = {}
 
     @property
@@ -80,10 +87,21 @@ class EvaluationWork:
         self._done[rank] = results
 
     def finish_alone(self) -> None:
-        self.results = self.held_results()
+        self.results = self._held_results()
+        self.is_complete = True
 
-    def held_results(self) -> Results:
-        """Everything computed here."""
+    def exchange(
+        self, exchange: Exchange, operation: Operation, *, newest: GenerationNumber, wait: Wait
+    ) -> Record:
+        payload = msgspec.msgpack.encode(self._held_results())
+        return exchange.gather(operation, Note(newest=newest, payload=payload), wait=wait)
+
+    def adopt(self, record: Record) -> None:
+        for payload in record.payloads:
+            self.results.update(msgspec.msgpack.decode(payload, type=Results))
+        self.is_complete = True
+
+    def _held_results(self) -> Results:
         return {number: x for done in self._done.values() for number, x in done.items()}
 
     def _of_rank(self, rank: int) -> range:
@@ -133,6 +151,7 @@ class Evaluator:
 
     def _complete(self, work: EvaluationWork, *, together: bool) -> None:
         if together:
+            self._team.begin(work)
             while (rank := self._team.next_rank(work)) is not None:
                 work.compute(rank)
             return

@@ -13,16 +13,22 @@ import torch
 from torch.utils.data import Dataset
 
 from easyscale.errors import ScriptError
+from easyscale.messages import Initialised, Note
+from easyscale.pulse import Phase
 from easyscale.runtime import determinism as switches
+from easyscale.runtime import session as sessions
 from easyscale.runtime.data import SampleOrder, checked_dataset
 from easyscale.runtime.evaluation import Evaluator
 from easyscale.runtime.feed import Feed, FeedSettings
+from easyscale.runtime.kind import cpu_kind
 from easyscale.runtime.loader import Loader
 from easyscale.runtime.randomness import Streams, key
 from easyscale.runtime.registry import refuse_process_group
-from easyscale.runtime.settings import Arguments, JobSettings, alone, read_arguments
+from easyscale.runtime.session import Session
+from easyscale.runtime.settings import Arguments, JobSettings, alone, launched, read_arguments
 from easyscale.runtime.state import plain_value
 from easyscale.runtime.team import Alone, Team
+from easyscale.runtime.together import Together
 from easyscale.runtime.training import Training
 
 _job: "Job | None" = None
@@ -46,7 +52,8 @@ def init(
         determinism=determinism,
         threads_per_worker=threads_per_worker,
     )
-    _job = _alone(arguments)
+    session = sessions.current()
+    _job = _alone(arguments) if session is None else _launched(arguments, session)
     return _job
 
 
@@ -110,7 +117,7 @@ class Job:
         """
         refuse_process_group()
         self._training.register(objects)
-        self._team.enter(override)
+        self._team.enter(tuple(override))
 
     def loader(
         self,
@@ -195,6 +202,37 @@ def _alone(arguments: Arguments) -> Job:
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     training = begin_training(settings, device=device, say=say)
     return Job(training, Alone(training))
+
+
+def _launched(arguments: Arguments, session: Session) -> Job:
+    def say(text: str) -> None:
+        session.say(Note(text=text))
+
+    worker = session.settings
+    settings = launched(arguments, worker, say)
+    session.pulse.beat(Phase.STARTING, position=0, step=0)
+    is_cuda = worker.worker.slot.startswith("cuda")
+    device = torch.device("cuda", 0) if is_cuda else torch.device("cpu")
+    training = begin_training(settings, device=device, say=say)
+    session.say(
+        Initialised(
+            worker=worker.worker,
+            pid=os.getpid(),
+            torch_version=str(torch.__version__),
+            kind=_kind(device, settings.threads_per_worker),
+        )
+    )
+    return Job(training, Together(training, session))
+
+
+def _kind(device: torch.device, threads: int) -> str:
+    """What two slots must share to give the same bits."""
+    if device.type == "cpu":
+        return cpu_kind(threads=threads)
+    gpu = torch.cuda.get_device_properties(device)
+    parts = (f"sm_{gpu.major}{gpu.minor}", f"{gpu.multi_processor_count}-sms")
+    versions = (f"torch-{torch.__version__}", f"cuda-{torch.version.cuda}")
+    return " ".join((gpu.name.replace(" ", "-"), *parts, *versions))
 
 
 def begin_training(

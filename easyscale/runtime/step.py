@@ -5,17 +5,25 @@ and seeds the next one; the last `next()` puts the reduced gradients in place.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from easyscale.errors import ScriptError
-from easyscale.model import Span
+from easyscale.model import GenerationNumber, Span
+from easyscale.runtime.exchange import Exchange, Note
+from easyscale.runtime.group import Wait
+from easyscale.runtime.headers import Operation, OperationKind
 from easyscale.runtime.metrics import Means, RankReport, Reports, Scalar, checked
 from easyscale.runtime.partials import Partials
 from easyscale.runtime.randomness import OuterStream, key
+from easyscale.runtime.record import Record
 from easyscale.runtime.registry import refuse_sparse
+from easyscale.runtime.state import State
 from easyscale.runtime.training import OpenStep, SourcePlace, Training
 
 if TYPE_CHECKING:
@@ -28,13 +36,16 @@ Fetch = Callable[[int], Any]
 class StepWork:
     """What this process holds of a step until the mean is known."""
 
-    def __init__(self, training: Training, ranks: Iterable[int], *, shared: bool) -> None:
+    kind = OperationKind.STEP
+
+    def __init__(self, training: Training, *, shared: bool) -> None:
         registry = training.things
         self._training = training
         self._n = training.settings.logical_workers
         self._parameters = list(registry.parameters.values())
         self._slots = registry.buffers
-        self.todo = list(ranks)
+        self.todo: list[int] = []
+        self.is_complete = False
         self.partials = Partials(self._n, offload=training.settings.offload_partials)
         self.reports = Reports()
         #: Buffers as they were at the boundary, which every micro-step starts from.
@@ -60,6 +71,14 @@ class StepWork:
         if 0 in ranks:
             self.kept_buffers = None
 
+    def at_boundary(self, state: State) -> State:
+        """Put back what the micro-steps of this step have changed in a state that was captured."""
+        objects = dict(state.objects)
+        for slot, value in zip(self._slots, self.boundary_buffers or (), strict=False):
+            name, _, path = slot.path.partition(".")
+            objects[name] = {**objects[name], path: value.detach().to("cpu", copy=True)}
+        return replace(state, objects=objects, outer_stream=self.outer_stream.to_plain())
+
     def clear_gradients(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
@@ -80,11 +99,44 @@ class StepWork:
             self._set_buffers(self.boundary_buffers)
 
     def finish_alone(self) -> None:
+        means = Means(self.reports.settle(range(self._n)), self._n)
+        gradients = self.partials.take()
+        if means.weighted:
+            present = [gradient for gradient in gradients if gradient is not None]
+            torch._foreach_div_(present, means.total_weight)
         self.publish(
-            gradients=self.partials.take(),
+            gradients=gradients,
             buffers=self.kept_buffers,
-            reports=self.reports.settle(range(self._n)),
-            divide=True,
+            means=means,
+        )
+
+    def exchange(
+        self, exchange: Exchange, operation: Operation, *, newest: GenerationNumber, wait: Wait
+    ) -> Record:
+        ranks = self.partials.ranks
+        said = self.reports.settle(ranks)
+        note = Note(
+            newest=newest,
+            weighted=any(report.weight is not None for report in said),
+            payload=msgspec.json.encode(said),
+        )
+        buffers = self.kept_buffers if 0 in ranks else None
+        return exchange.step(operation, self.partials, note, buffers=buffers, wait=wait)
+
+    def adopt(self, record: Record) -> None:
+        said = [
+            report
+            for payload in record.payloads
+            for report in msgspec.json.decode(payload, type=list[RankReport])
+        ]
+        means = Means(said, self._n)
+        if means.weighted:
+            record.divide_(means.total_weight)
+        self.partials.clear()
+        self.publish(
+            gradients=record.gradients([parameter.device for parameter in self._parameters]),
+            buffers=record.buffers([slot.tensor.device for slot in self._slots]),
+            means=means,
         )
 
     def publish(
@@ -92,19 +144,15 @@ class StepWork:
         *,
         gradients: list[torch.Tensor | None],
         buffers: list[torch.Tensor] | None,
-        reports: Iterable[RankReport],
-        divide: bool,
+        means: Means,
     ) -> None:
         """Put the reduced mean and rank 0's buffers where the outer body finds them."""
-        means = Means(tuple(reports), self._n)
-        if divide and means.weighted:
-            present = [gradient for gradient in gradients if gradient is not None]
-            torch._foreach_div_(present, means.total_weight)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         if buffers:
             self._set_buffers(buffers)
         self.means = means
+        self.is_complete = True
         self._training.streams.restore(self.outer_stream)
         self._training.metrics.clear()
         self._training.metrics.update(means.values)
@@ -132,6 +180,7 @@ class Step:
         self._fetch = fetch
         self._work: StepWork | None = None
         self._rank: int | None = None
+        self._handed_out_s = 0.0
 
     @property
     def rank(self) -> int:
@@ -167,7 +216,8 @@ class Step:
         if self._work is not None:
             raise ScriptError(f"step {self.number} is iterated over a second time")
         self._opened.began_at = SourcePlace.of_caller()
-        self._work = StepWork(self._training, self._team.ranks, shared=self._team.launched)
+        self._work = StepWork(self._training, shared=self._team.is_launched)
+        self._team.begin(self._work)
         return self
 
     def __next__(self) -> Any:  # noqa: ANN401 - whatever the dataset and collate_fn make
@@ -176,15 +226,21 @@ class Step:
             raise ScriptError(f"step {self.number} is gone through with `for batch in step`")
         if self._opened.complete:
             raise StopIteration
+        training = self._training
+        timing = training.timing
         if self._rank is not None:
             work.finish(self._rank)
             self._rank = None
+            timing.micro_steps.append(time.monotonic() - self._handed_out_s)
         rank = self._team.next_rank(work)
         if rank is None:
             self._opened.complete = True
+            timing.end_step()
             raise StopIteration
+        began_s = time.monotonic()
         batch = self._fetch(rank)
-        training = self._training
+        self._handed_out_s = time.monotonic()
+        timing.add_data(self._handed_out_s - began_s)
         training.streams.seed(key(training.settings.seed, "compute", self.number, rank))
         self._rank = rank
         return batch

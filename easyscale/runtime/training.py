@@ -15,6 +15,7 @@ from easyscale.runtime.randomness import OuterStream, Streams
 from easyscale.runtime.registry import Registry
 from easyscale.runtime.settings import JobSettings
 from easyscale.runtime.state import Place, State, captured, passed_values, restore
+from easyscale.runtime.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Training:
     batch_size: int | None = None
     #: Evaluations since the last boundary: part of the key of their randomness.
     evaluations: int = 0
+    timing: Timing = field(default_factory=Timing)
     _passed: dict[str, Any] = field(default_factory=dict)
     #: Set when a state was restored: the stream that the outer code draws from when the first
     #: step begins. Until then the script's top runs as it would in a fresh process.

@@ -1,0 +1,120 @@
+"""What the members of a generation tell one another beside their collectives, and how long to wait.
+
+Each listener answers with what its worker knows: the newest commit, where it is, what it waits for.
+A wait is given up only for a reason: somebody is gone, or all wait and nothing moves.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from easyscale.errors import GenerationBroken
+from easyscale.model import Commit, GenerationNumber
+from easyscale.runtime.group import Membership, Probe, probe
+from easyscale.runtime.session import Session
+
+#: How long a peer may take to say what it knows.
+ASK_TIMEOUT_S = 0.5
+#: Between two rounds of asking, at first and at most.
+ASK_INTERVAL_S = 0.2
+ASK_INTERVAL_MAX_S = 2.0
+
+
+class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's answer to a peer that asks."""
+
+    #: The newest commit it knows.
+    commit: Commit | None = None
+    position: int = 0
+    #: The wait that its main thread is in, by name; empty while it computes.
+    waits_for: str = ""
+    #: The newest generation that it has entered.
+    entered: GenerationNumber | None = None
+    #: It has completed the end of training.
+    finished: bool = False
+    #: It left its group in order, for this generation.
+    left_for: GenerationNumber | None = None
+
+
+def read_knowledge(text: str) -> Knowledge | None:
+    """Read a peer's answer; None when it is not of that form."""
+    try:
+        return msgspec.json.decode(text, type=Knowledge)
+    except msgspec.DecodeError:
+        return None
+
+
+def ask_all(
+    membership: Membership, session: Session, *, timeout_s: float = ASK_TIMEOUT_S
+) -> tuple[Probe, dict[int, Knowledge]]:
+    """Ask all other members what they know; newer commits are kept at once."""
+    found = probe(membership, timeout_s=timeout_s)
+    known = {rank: read_knowledge(text) for rank, text in found.answers.items()}
+    answers = {rank: knowledge for rank, knowledge in known.items() if knowledge is not None}
+    offer_all(session, answers.values())
+    return found, answers
+
+
+def offer_all(session: Session, answers: Iterable[Knowledge]) -> None:
+    """Keep the newest of the commits that peers told."""
+    for knowledge in answers:
+        if knowledge.commit is not None:
+            session.offer(knowledge.commit, by_peer=True)
+
+
+@dataclass(slots=True)
+class Patience:
+    """Decides, while a wait lasts, whether it may go on; polled by the waiting thread.
+
+    The clock runs only while all others wait for the same, or do not answer: a member that writes
+    a checkpoint for a minute breaks nobody.
+    """
+
+    membership: Membership
+    session: Session
+    name: str
+    deadline_s: float
+    #: Says of an answer that this member still has to come.
+    is_coming: Callable[[Knowledge], bool]
+    #: Ends the wait early: a commit that does not wait for a boundary.
+    superseded: Callable[[], str | None]
+    _since_s: float = 0.0
+    _asked_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._since_s = self._asked_s = time.monotonic()
+
+    def __call__(self) -> str | None:
+        """Return why to give up, None to wait on; raises GenerationBroken with suspects."""
+        if (reason := self.superseded()) is not None:
+            return reason
+        self._refuse_lost()
+        now = time.monotonic()
+        if now - self._asked_s >= min(self.deadline_s, ASK_INTERVAL_MAX_S):
+            self._asked_s = now
+            self._ask(now)
+        return None
+
+    def _refuse_lost(self) -> None:
+        lost = self.session.lost
+        if not lost:
+            return
+        workers = self.membership.commit.workers
+        suspects = [rank for rank, worker in enumerate(workers) if worker in lost]
+        if suspects:
+            places = ", ".join(self.membership.place(rank) for rank in suspects)
+            raise GenerationBroken(f"{self.name}: {places} has ended", suspects=suspects)
+
+    def _ask(self, now: float) -> None:
+        found, answers = ask_all(self.membership, self.session)
+        if found.refused:
+            raise GenerationBroken(f"{self.name}: nobody answers there", suspects=found.refused)
+        if any(self.is_coming(knowledge) for knowledge in answers.values()) and not found.silent:
+            self._since_s = now
+        elif now - self._since_s >= self.deadline_s:
+            waited = f"{now - self._since_s:.1f} s"
+            if found.silent:
+                raise GenerationBroken(f"{self.name}: silent for {waited}", suspects=found.silent)
+            raise GenerationBroken(f"{self.name}: all wait for it, nothing moved for {waited}")

@@ -1,0 +1,569 @@
+"""The members of a generation, seen from one of them: the driver of `member.py`.
+
+A break never raises into user code. It is noticed at touch points (the inner and outer `next()`,
+every wait), the next generation is entered there, and the loop goes on with what is left to do.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn, assert_never
+
+import msgspec
+
+from easyscale.errors import FormatError, GenerationBroken
+from easyscale.messages import (
+    Broken,
+    Drained,
+    Entered,
+    FencedOff,
+    Finished,
+    Registered,
+    StepReport,
+)
+from easyscale.model import Commit, GenerationNumber, Mode, Position, Span, WorkerId, decode
+from easyscale.pulse import Phase
+from easyscale.runtime import member
+from easyscale.runtime.entering import (
+    Entering,
+    Entrance,
+    Outdated,
+    Share,
+    Standing,
+    StateShelf,
+    planned_spans,
+)
+from easyscale.runtime.exchange import Exchange
+from easyscale.runtime.group import Membership
+from easyscale.runtime.headers import Operation, OperationKind
+from easyscale.runtime.listener import Answers, Listener
+from easyscale.runtime.neighbours import (
+    ASK_INTERVAL_MAX_S,
+    ASK_INTERVAL_S,
+    Knowledge,
+    ask_all,
+)
+from easyscale.runtime.record import Record
+from easyscale.runtime.session import Session, leave
+from easyscale.runtime.snapshots import Origin, SnapshotWriter
+from easyscale.runtime.state import State
+from easyscale.runtime.team import EndWork, Work
+from easyscale.runtime.timing import middle
+from easyscale.runtime.training import Training
+
+#: Progress is said four times a second at most.
+REPORT_INTERVAL_S = 0.25
+_LINGER_INTERVAL_S = 0.05
+
+
+class Together:
+    """A worker among others; the main thread's side of it."""
+
+    is_launched = True
+
+    def __init__(self, training: Training, session: Session) -> None:
+        self._training = training
+        self._session = session
+        self._me = session.worker
+        self._n = training.settings.logical_workers
+        self._state: member.State = member.Waiting()
+        self._standing = Standing()
+        self._entering: Entering | None = None
+        self._exchange: Exchange | None = None
+        #: Groups that were left in order, kept open until the next operation is complete.
+        self._left: list[Exchange] = []
+        self._commit: Commit | None = None
+        self._share: Share | None = None
+        #: What all members said in the last operation of this generation.
+        self._headers: tuple[GenerationNumber, ...] = ()
+        self._waits_for = ""
+        self._left_for: GenerationNumber | None = None
+        self._ranks: tuple[int, ...] = ()
+        self._writer = SnapshotWriter(session.say)
+        self._snapshot_step = 0
+        self._snapshot_s = time.monotonic()
+        self._reported_s = 0.0
+
+    # --- what the loop asks ----------------------------------------------------------------------
+
+    @property
+    def is_main(self) -> bool:
+        return self._commit is not None and self._commit.main == self._me
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return self._ranks
+
+    def enter(self, override: tuple[str, ...]) -> None:
+        session = self._session
+        settings = session.settings
+        self._beat(Phase.WAITING)
+        shelf = StateShelf(timeout_s=settings.forming_timeout_s)
+        listener = Listener(
+            host=settings.local_host,
+            token=settings.token,
+            worker=self._me,
+            answers=Answers(know=self._know, state=shelf.get, heard=self._heard),
+        )
+        self._entering = Entering(
+            training=self._training,
+            session=session,
+            listener=listener,
+            shelf=shelf,
+            standing=self._standing,
+            override=override,
+            superseded=self._superseded,
+            waits_for=self._say_waits_for,
+        )
+        session.at_script_end = self._script_ended
+        session.say(Registered(worker=self._me, address=listener.address))
+        self._recover()
+
+    def boundary(self) -> None:
+        self._touch()
+        event = member.AtBoundary(self._headers, self._session.newest)
+        self._decide(event)
+        self._recover()
+        self._snapshot_if_due()
+
+    def begin(self, work: Work) -> None:
+        self._standing.work = work
+        share = self._share
+        if share is not None and share.position == self._training.place.position:
+            work.todo = list(share.compute)
+        else:
+            work.todo = list(self._ranks)
+
+    def next_rank(self, work: Work) -> int | None:
+        while True:
+            self._touch()
+            if work.is_complete:
+                break
+            if work.todo:
+                rank = work.todo.pop(0)
+                evaluates = work.kind is OperationKind.EVALUATION
+                self._beat(Phase.EVALUATION if evaluates else Phase.MICRO_STEP, rank=rank)
+                return rank
+            self._complete(work)
+        self._standing.work = None
+        self._beat(Phase.OUTER_BODY)
+        if work.kind is OperationKind.STEP:
+            self._report_progress()
+        return None
+
+    def end(self) -> None:
+        work = EndWork(self._n)
+        self.begin(work)
+        while (rank := self.next_rank(work)) is not None:
+            work.compute(rank)
+        self._decide(member.EndCompleted())
+
+    # --- operations ------------------------------------------------------------------------------
+
+    def _complete(self, work: Work) -> None:
+        """Bring the shares together, or enter the generation that a break leads to."""
+        assert self._exchange is not None
+        operation = Operation(work.kind, self._training.place.position, self._spans())
+        membership = self._exchange.group.membership
+        assert self._entering is not None
+        wait = self._entering.wait(
+            membership, operation.name, deadline_s=self._session.settings.exchange_deadline_s
+        )
+        self._beat(Phase.EXCHANGE)
+        self._waits_for = operation.name
+        began_s = time.monotonic()
+        try:
+            newest = self._newest_number()
+            record = work.exchange(self._exchange, operation, newest=newest, wait=wait)
+        except GenerationBroken as broken:
+            self._waits_for = ""
+            self._break(broken)
+            self._recover()
+            return
+        self._waits_for = ""
+        self._training.timing.exchanges.append(time.monotonic() - began_s)
+        self._take_result(work, record)
+
+    def _take_result(self, work: Work, record: Record) -> None:
+        work.adopt(record)
+        training = self._training
+        training.count_operation(finished=work.kind is OperationKind.END)
+        training.timing.end_operation()
+        self._standing.record = record
+        self._headers = record.newest
+        for exchange in self._left:
+            exchange.close()
+            exchange.group.close()
+        self._left.clear()
+        self._learn_commits(record)
+
+    def _learn_commits(self, record: Record) -> None:
+        """A header shows a commit that this worker lacks: its sender has it."""
+        newest = max(record.newest)
+        if newest <= self._newest_number():
+            return
+        assert self._exchange is not None
+        try:
+            source = record.newest.index(newest)
+            text = self._exchange.group.ask(source, timeout_s=ASK_INTERVAL_S)
+            knowledge = msgspec.json.decode(text, type=Knowledge)
+        except (OSError, msgspec.DecodeError):
+            return  # the next header shows it again
+        if knowledge.commit is not None:
+            self._session.offer(knowledge.commit, by_peer=True)
+
+    def _spans(self) -> tuple[tuple[Span, ...], ...]:
+        share = self._share
+        if share is not None and share.position == self._training.place.position:
+            return share.spans
+        assert self._commit is not None
+        return planned_spans(self._commit, self._n)
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    def _touch(self) -> None:
+        """A touch point: a commit that waits for no boundary is acted on."""
+        if self._commit is None or self._superseded(self._commit.generation) is None:
+            return
+        newest = self._session.newest
+        assert newest is not None
+        self._decide(member.CommitKnown(newest))
+        self._recover()
+
+    def _superseded(self, generation: GenerationNumber) -> str | None:
+        newest = self._session.newest
+        if newest is None or newest.generation <= generation:
+            return None
+        if isinstance(self._state, member.Running) and newest.mode is Mode.BOUNDARY:
+            return None
+        return f"{newest.generation.label} was agreed"
+
+    def _break(self, broken: GenerationBroken) -> None:
+        """Whatever was waited for does not come; a commit that explains it is taken first."""
+        self._abandon()
+        newest = self._session.newest
+        if self._commit_explains(newest):
+            assert newest is not None
+            self._decide(member.CommitKnown(newest))
+        else:
+            commit = self._state_commit()
+            suspects = tuple(commit.members[rank].worker for rank in broken.suspects)
+            self._decide(member.WaitBroke(suspects, broken.message))
+
+    def _commit_explains(self, newest: Commit | None) -> bool:
+        return newest is not None and self._superseded(self._state_commit().generation) is not None
+
+    def _state_commit(self) -> Commit:
+        state = self._state
+        assert not isinstance(state, member.Waiting)
+        return state.commit
+
+    def _recover(self) -> None:
+        """Go on until this worker runs: forms, waits for newer commits, or leaves for good."""
+        while not isinstance(self._state, member.Running | member.Finished):
+            match self._state:
+                case member.Forming(commit=commit):
+                    self._form(commit)
+                case member.Broken(commit=commit):
+                    self._beat(Phase.BROKEN)
+                    self._await_commit(commit)
+                case member.Waiting():
+                    self._beat(Phase.WAITING)
+                    self._await_first_commit()
+                case member.Leaving(commit=commit, pauses=pauses):
+                    self._leave(commit, pauses=pauses)
+                case member.Fenced(commit=commit):
+                    self._fence(commit)
+                case _:
+                    assert_never(self._state)
+
+    def _form(self, commit: Commit) -> None:
+        assert self._entering is not None
+        self._beat(Phase.FORMING)
+        self._set_aside()
+        try:
+            entrance = self._entering.enter(commit)
+        except Outdated:
+            self._fence(commit)
+        except GenerationBroken as broken:
+            self._break(broken)
+        except (OSError, msgspec.DecodeError) as error:
+            self._break(GenerationBroken(f"forming {commit.generation}: {error}"))
+        else:
+            self._use(entrance)
+            self._decide(member.Entered())
+
+    def _use(self, entrance: Entrance) -> None:
+        commit = entrance.commit
+        self._exchange = entrance.exchange
+        self._commit = commit
+        self._session.generation = commit.generation
+        self._share = entrance.share
+        self._headers = ()
+        self._set_ranks(commit)
+        self._training.timing.interrupt()
+        self._snapshot_step = max(self._snapshot_step, self._training.place.step)
+
+    def _set_ranks(self, commit: Commit) -> None:
+        rank = commit.process_rank(self._me)
+        assert rank is not None
+        self._ranks = tuple(sorted(commit.members[rank].ranks))
+
+    def _await_commit(self, commit: Commit) -> None:
+        """BROKEN: a newer commit by any road; computes nothing, keeps its sums and last result."""
+        membership = Membership(commit, self._me, self._session.settings.token)
+        interval_s = ASK_INTERVAL_S
+        while True:
+            newer = self._session.wait_newer(commit.generation, timeout_s=interval_s)
+            if newer is not None:
+                self._decide(member.CommitKnown(newer))
+                if not isinstance(self._state, member.Broken):
+                    return
+            _, answers = ask_all(membership, self._session)
+            if self._end_is_known(answers.values()):
+                return
+            interval_s = min(2 * interval_s, ASK_INTERVAL_MAX_S)
+
+    def _end_is_known(self, answers: Iterable[Knowledge]) -> bool:
+        """A member that finished says that all had come to the end, this worker included."""
+        work = self._standing.open_work
+        if work is None or work.kind is not OperationKind.END:
+            return False
+        position = self._training.place.position
+        if not any(known.finished and known.position > position for known in answers):
+            return False
+        work.is_complete = True
+        self._training.count_operation(finished=True)
+        # BROKEN -> RUNNING: nothing is exchanged after the end, so no group is needed
+        self._state = member.Running(self._state_commit())
+        return True
+
+    def _await_first_commit(self) -> None:
+        known: GenerationNumber | None = None
+        while isinstance(self._state, member.Waiting):
+            # No timer: WAITING ends by a commit, by the agent's word or by its end.
+            commit = self._session.wait_newer(known, timeout_s=ASK_INTERVAL_MAX_S)
+            if commit is not None:
+                known = commit.generation
+                self._decide(member.CommitKnown(commit))
+
+    # --- decisions carried out -------------------------------------------------------------------
+
+    def _decide(self, event: member.Event) -> None:
+        decision = member.step(self._state, event, me=self._me)
+        self._state = decision.state
+        match decision.action:
+            case None | member.Form() | member.Leave() | member.Fence():
+                pass  # the state says it all; `_recover` acts on it
+            case member.SwitchMap(commit=commit):
+                self._commit = commit
+                self._session.generation = commit.generation
+                self._standing.formed = commit.generation
+                self._share = None
+                self._set_ranks(commit)
+                self._say_entered(commit)
+            case member.SayEntered(commit=commit):
+                self._say_entered(commit)
+            case member.SayBroken(commit=commit, suspects=suspects, reason=reason):
+                self._say_broken(commit, suspects, reason)
+            case member.SayFinished(commit=commit):
+                self._finish(commit)
+            case _:
+                assert_never(decision.action)
+
+    def _say_entered(self, commit: Commit) -> None:
+        completed_s = self._training.timing.completed_at_s
+        self._session.say(
+            Entered(
+                generation=commit.generation,
+                position=Position(self._training.place.position),
+                step=self._training.place.step,
+                has_state=True,
+                pause_s=0.0 if completed_s is None else time.monotonic() - completed_s,
+            )
+        )
+
+    def _say_broken(self, commit: Commit, suspects: tuple[WorkerId, ...], reason: str) -> None:
+        self._session.say(
+            Broken(
+                generation=commit.generation,
+                position=Position(self._training.place.position),
+                suspects=suspects,
+                reason=reason,
+            )
+        )
+
+    def _abandon(self) -> None:
+        if self._exchange is not None:
+            self._exchange.abandon()
+            self._exchange = None
+
+    def _set_aside(self) -> None:
+        """Leave the running group: in order at a boundary, for ever in the middle of something."""
+        if self._exchange is None:
+            return
+        if self._standing.open_work is None:
+            self._left.append(self._exchange)
+            self._exchange = None
+        else:
+            self._abandon()
+
+    def _fence(self, commit: Commit) -> NoReturn:
+        self._session.say(FencedOff(generation=commit.generation))
+        leave(self._session, 0)
+
+    def _leave(self, commit: Commit, *, pauses: bool) -> NoReturn:
+        if pauses and self.is_main:
+            with suppress(GenerationBroken):  # in an evaluation: its boundary has passed
+                self._write_snapshot(last=True)
+            self._writer.finish()
+        self._left_for = commit.generation
+        self._session.say(Drained(generation=commit.generation, step=self._training.place.step))
+        self._session.flush()
+        self._linger(lambda known: self._needs_nothing(known, commit.generation))
+        leave(self._session, 0)
+
+    def _needs_nothing(self, known: Knowledge, generation: GenerationNumber) -> bool:
+        """A peer that has entered the next generation, or left for it, is past the old one."""
+        reached = max(
+            (number for number in (known.entered, known.left_for) if number is not None),
+            default=None,
+        )
+        return known.finished or (reached is not None and reached >= generation)
+
+    def _linger(self, needs_nothing: Callable[[Knowledge], bool]) -> None:
+        """Answer peers until none of them can need this process, `linger_timeout` at most."""
+        commit = self._commit
+        if commit is None or len(commit.members) == 1:
+            return
+        membership = Membership(commit, self._me, self._session.settings.token)
+        deadline_s = time.monotonic() + self._session.settings.linger_timeout_s
+        while time.monotonic() < deadline_s:
+            found, answers = ask_all(membership, self._session)
+            if not found.silent and all(needs_nothing(known) for known in answers.values()):
+                return
+            time.sleep(_LINGER_INTERVAL_S)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _finish(self, commit: Commit) -> None:
+        del commit
+        training = self._training
+        state = training.capture()
+        if self.is_main:
+            self._begin_snapshot(state, pause_s=0.0, last=True)
+            self._writer.finish()
+        self._beat(Phase.FINISHED)
+        self._session.say(
+            Finished(
+                position=Position(training.place.position),
+                step=training.place.step,
+                digest=state.digest,
+                metrics=dict(training.metrics),
+                epochs=training.place.epoch,
+            )
+        )
+
+    def _script_ended(self) -> None:
+        """The script came to its end without an error: complete the job, then linger."""
+        if isinstance(self._state, member.Running):
+            self._training.close_step()
+            self.end()
+        self._beat(Phase.FINISHED)
+        self._writer.finish()
+        self._linger(lambda known: known.finished)
+
+    # --- snapshots and progress ------------------------------------------------------------------
+
+    def _snapshot_if_due(self) -> None:
+        if not self.is_main or self._writer.is_busy:
+            return
+        settings, step = self._session.settings, self._training.place.step
+        if step == self._snapshot_step:
+            return
+        by_steps = settings.snapshot_every_steps
+        by_s = settings.snapshot_every_s
+        if (by_steps is not None and step % by_steps == 0) or (
+            by_s is not None and time.monotonic() - self._snapshot_s >= by_s
+        ):
+            self._write_snapshot(last=False)
+
+    def _write_snapshot(self, *, last: bool) -> None:
+        self._beat(Phase.SNAPSHOT)
+        began_s = time.monotonic()
+        assert self._entering is not None
+        state = self._entering.boundary_state()
+        self._begin_snapshot(state, pause_s=time.monotonic() - began_s, last=last)
+        self._beat(Phase.OUTER_BODY)
+
+    def _begin_snapshot(self, state: State, *, pause_s: float, last: bool) -> None:
+        settings = self._session.settings
+        assert self._commit is not None
+        self._snapshot_step = self._training.place.step
+        self._snapshot_s = time.monotonic()
+        origin = Origin(
+            folder=Path(settings.snapshot_dir),
+            job_id=settings.job_id,
+            worker=self._me,
+            generation=self._commit.generation,
+        )
+        self._writer.begin(state, origin, pause_s=pause_s, last=last)
+
+    def _report_progress(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reported_s < REPORT_INTERVAL_S:
+            return
+        self._reported_s = now_s
+        training = self._training
+        timing, batch = training.timing, training.batch_size
+        self._session.say(
+            StepReport(
+                position=Position(training.place.position),
+                step=training.place.step + 1,
+                steps=training.total_steps,
+                epoch=training.place.epoch,
+                epochs=training.epochs,
+                metrics=dict(training.metrics),
+                step_s=middle(timing.steps),
+                micro_step_s=middle(timing.micro_steps),
+                exchange_wait_s=middle(timing.exchanges),
+                data_wait_s=middle(timing.data),
+                samples_per_step=None if batch is None else batch * self._n,
+            )
+        )
+
+    def _beat(self, phase: Phase, *, rank: int | None = None) -> None:
+        place = self._training.place
+        self._session.pulse.beat(phase, position=place.position, step=place.step, rank=rank)
+
+    # --- what peers hear -------------------------------------------------------------------------
+
+    def _newest_number(self) -> GenerationNumber:
+        newest = self._session.newest
+        assert self._commit is not None
+        return self._commit.generation if newest is None else newest.generation
+
+    def _say_waits_for(self, name: str) -> None:
+        self._waits_for = name
+
+    def _know(self) -> str:
+        """For a listener's thread: reads plain attributes, never waits."""
+        commit = self._commit
+        knowledge = Knowledge(
+            commit=self._session.newest,
+            position=self._training.place.position,
+            waits_for=self._waits_for,
+            entered=None if commit is None else commit.generation,
+            finished=isinstance(self._state, member.Finished),
+            left_for=self._left_for,
+        )
+        return msgspec.json.encode(knowledge).decode()
+
+    def _heard(self, text: str) -> None:
+        """A peer's hello brought the record of the generation that it forms."""
+        try:
+            commit = decode(text, Commit, source="a peer's commit")
+        except FormatError:
+            return
+        self._session.offer(commit, by_peer=True)

@@ -136,7 +136,7 @@ def find_slots(
     return offer.slots, offer.notes
 
 
-def slot_environment(slot: Slot) -> Mapping[str, str]:
+def slot_environment(slot: Slot) -> dict[str, str]:
     """What lets a worker see this device and no other."""
     if slot.name.startswith(Device.CPU):
         return {"CUDA_VISIBLE_DEVICES": ""}

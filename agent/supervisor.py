@@ -40,7 +40,17 @@ from easyscale.reports import Source, Stream
 
 log = logging.getLogger(__name__)
 
-Post = Callable[[events.Event], None]
+Post = Callable[
+    [
+        events.ZygoteReady
+        | events.ZygoteLost
+        | events.WorkerForked
+        | events.ForkFailed
+        | events.WorkerSaid
+        | events.WorkerExited
+    ],
+    None,
+]
 
 
 class SupervisorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,18 +166,19 @@ class Supervisor:
         return self._selector.get_map() is None
 
     def _time_left_s(self) -> float | None:
-        deadlines = [p.deadline for p in self._workers.values() if p.deadline is not None]
+        held = [process for process in self._workers.values() if process.pid is not None]
+        deadlines = [process.deadline for process in held if process.deadline is not None]
         if not deadlines:
             return None
         left_s = min(deadlines) - time.monotonic()
-        ended = any(process.status is not None for process in self._workers.values())
+        ended = any(process.status is not None for process in held)
         return max(0.0, min(left_s, 0.01) if ended else left_s)
 
     def _keep_time(self, now: float) -> None:
         for process in list(self._workers.values()):
             if process.status is not None:
                 self._settle(process, now)
-            elif process.deadline is not None and now >= process.deadline:
+            elif process.is_alive and process.deadline is not None and now >= process.deadline:
                 self._climb(process, now)
         if self._lost_reason and not self._workers:
             reason, self._lost_reason = self._lost_reason, ""
@@ -273,6 +284,8 @@ class Supervisor:
         self._post(events.WorkerForked(worker=process.worker, pid=pid))
         if process.rung is Rung.KILLED:
             process.signal_group(signal.SIGKILL)
+        if process.rung is not Rung.RUNNING:  # asked for before there was anything to stop
+            process.deadline = time.monotonic() + self._settings.asked_s
         self._converse(process)
 
     def _refuse(self, process: WorkerProcess, reason: str) -> None:

@@ -50,8 +50,10 @@ def zygote_environment(settings: ZygoteSettings) -> dict[str, str]:
     threads = str(settings.threads_per_worker)
     environment = dict(settings.environment)
     environment.pop("GRPC_ENABLE_FORK_SUPPORT", None)
-    if "MIG" in environment.get("CUDA_VISIBLE_DEVICES", "MIG"):
-        # torch counts MIG devices through CUDA itself, which must not start here.
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if not visible or "MIG" in visible:
+        # torch counts MIG devices through CUDA itself, which must not start here; and a preloaded
+        # module that found no device at its import would not look again in the worker.
         environment.pop("CUDA_VISIBLE_DEVICES", None)
     environment |= {
         "OMP_NUM_THREADS": threads,

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -261,7 +262,12 @@ def main() -> int:
     kinship.die_with_parent(arguments.parent, by=signal.SIGTERM)
     kinship.adopt_orphans()
     preload = tuple(name for name in arguments.preload.split(",") if name)
-    _import(preload, warm=warm)
+    try:
+        _import(preload, warm=warm)
+    except BaseException:  # noqa: BLE001 - a module may raise anything, also SystemExit
+        # At once: python's own end would wait for threads that a module may have started.
+        traceback.print_exc()
+        os._exit(1)
     zygote.say(_imported(arguments.threads))
     leaving.exit_code = zygote.serve()()
     return leaving.exit_code

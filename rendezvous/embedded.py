@@ -154,7 +154,7 @@ class EmbeddedEtcd:
         deadline = time.monotonic() + timeout_s
         binary = binary or find_binary()
         base = Path(tempfile.gettempdir()) if folder is None else folder
-        for _ in range(_PORT_TRIES if port == 0 else 1):
+        for _ in range(_PORT_TRIES):
             endpoint = Endpoint(host, port or _free_port(_listen_host(host)))
             keeper = _Keeper(binary, endpoint, base=base)
             failure = keeper.await_ready(deadline)
@@ -163,9 +163,9 @@ class EmbeddedEtcd:
             keeper.stop(_STOP_TIMEOUT_S)
             if _IN_USE not in failure:
                 raise StoreRefused(f"{binary.path} did not start: {failure}")
-        if port:
-            hint = "stop what listens there, or name another port"
-            raise UsageError(f"port {port} of {host} is in use", hint=hint)
+            if port and f":{port}" in failure:
+                hint = "stop what listens there, or name another port"
+                raise UsageError(f"port {port} of {host} is in use", hint=hint)
         raise StoreRefused(f"no free port was found for etcd in {_PORT_TRIES} tries")
 
     @property
@@ -202,6 +202,7 @@ class _Keeper:
             [sys.executable, "-I", "-S", str(_KEEPER), str(self._folder), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             process_group=0,
             env=_environment(),
         )
@@ -241,10 +242,10 @@ class _Keeper:
         try:
             told = json.loads(output)
         except ValueError:
-            return f"its keeper ended with status {self._process.returncode}"
+            last = output.decode(errors="replace").strip().rpartition("\n")[2]
+            return f"its keeper ended with status {self._process.returncode}: {last}"
         lines = str(told["log"]).strip().splitlines()
-        if any(_IN_USE in line for line in lines):
-            return _IN_USE
+        lines = [line for line in lines if _IN_USE in line] or lines
         return lines[-1] if lines else f"it ended with status {told['status']}"
 
     def stop(self, timeout_s: float) -> None:

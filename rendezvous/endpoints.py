@@ -146,8 +146,8 @@ def server_version(endpoint: Endpoint, settings: EtcdSettings, *, timeout_s: flo
     )
     try:
         connection.request("GET", "/version")
-        response = connection.getresponse()
-        status, body = response.status, response.read(65536)
+        with connection.getresponse() as response:
+            status, body = response.status, response.read(65536)
     except ssl.SSLError as error:
         raise StoreRefused(
             f"{endpoint} and we do not trust each other: {error.reason or error}",

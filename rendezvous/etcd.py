@@ -9,12 +9,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, assert_never
 
-import grpc
-from etcd3 import etcdrpc
-
 from easyscale.errors import OutcomeUnknown, StoreClosed, StoreError, StoreUnreachable
 from easyscale.rendezvous.endpoints import EtcdSettings, await_versions
-from easyscale.rendezvous.etcd_connection import Connection, Token, entry_of, meaning, range_end
+from easyscale.rendezvous.etcd_connection import (
+    Connection,
+    Token,
+    entry_of,
+    etcdrpc,
+    grpc,
+    meaning,
+    range_end,
+)
 from easyscale.rendezvous.etcd_watch import EtcdWatch
 from easyscale.rendezvous.store import (
     Compare,
@@ -84,10 +89,17 @@ class EtcdStore:
             success=[_operation(operation) for operation in operations],
         )
         deadline = time.monotonic() + timeout_s
-        if time.monotonic() - self._answered_at > _FRESH_S:
-            # Whoever answers this will take the transaction; so a store that is away is told
-            # apart from a lost answer.
-            self._ask(_probe, timeout_s)
+        while True:
+            if time.monotonic() - self._answered_at > _FRESH_S:
+                # Whoever answers this will take the transaction; so a store that is away is told
+                # apart from a lost answer.
+                self._ask(_probe, deadline - time.monotonic())
+            answer = self._send(request, deadline)
+            if answer is not None:
+                return TxnResult(answer.succeeded, answer.header.revision)
+
+    def _send(self, request: Any, deadline: float) -> Any:  # noqa: ANN401
+        """Send a transaction to the endpoint that answered last; None: it never left us."""
         self._check_open()
         connection = self._connections[self._current]
         left_s = deadline - time.monotonic()
@@ -97,11 +109,14 @@ class EtcdStore:
             answer = connection.call(connection.kv.Txn, request, timeout_s=left_s)
         except grpc.RpcError as error:
             self._answered_at = 0.0
-            raise meaning(error, connection.endpoint, may_have_written=True) from error
+            fact = meaning(error, connection.endpoint, may_have_written=True)
+            if isinstance(fact, StoreUnreachable):
+                return None
+            raise fact from error
         except StoreClosed:
             raise OutcomeUnknown("the store was closed during a transaction") from None
         self._answered_at = time.monotonic()
-        return TxnResult(answer.succeeded, answer.header.revision)
+        return answer
 
     def watch(
         self, range_: str, *, deliver: Callable[[View], None], lost: Callable[[str], None]
@@ -161,6 +176,9 @@ class EtcdStore:
             left_s = (deadline - time.monotonic()) / (count - tried)
             try:
                 answer = attempt(connection, max(0.001, left_s))
+            except StoreUnreachable as error:
+                failures.append(error.message)
+                continue
             except grpc.RpcError as error:
                 self._check_open()
                 fact = meaning(error, connection.endpoint)

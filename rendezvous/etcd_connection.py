@@ -22,6 +22,8 @@ from easyscale.rendezvous.endpoints import Endpoint, EtcdSettings
 from easyscale.rendezvous.store import Entry, LeaseId
 
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+# What goes wrong is told by our errors, not by lines between those of the screen.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 try:
     import etcd3
@@ -36,6 +38,9 @@ except (ImportError, AttributeError, TypeError) as error:
         f"the client library of etcd cannot be used: {error}",
         hint="pip uninstall etcd3 && pip install --force-reinstall cslab-etcd3==0.12.1",
     ) from error
+
+#: The client library comes through this file: nothing imports it before the variable is set.
+__all__ = ["Connection", "Token", "entry_of", "etcdrpc", "grpc", "meaning", "range_end"]
 
 _CHANNEL_OPTIONS = (
     # A TCP connection of its own: one that hangs does not hold the others up.
@@ -80,13 +85,17 @@ class Token:
         """The token to send along, or nothing where no user is set; logs in when there is none."""
         if not self._settings.user:
             return ""
-        with self._lock:
+        if not self._lock.acquire(timeout=timeout_s):
+            raise StoreUnreachable(f"the login at {connection.endpoint} takes too long")
+        try:
             if not self._value:
                 request = etcdrpc.AuthenticateRequest(
                     name=self._settings.user, password=self._settings.password
                 )
                 self._value = connection.auth.Authenticate(request, timeout_s).token
             return self._value
+        finally:
+            self._lock.release()
 
     def forget(self, stale: str) -> None:
         with self._lock:
@@ -167,7 +176,10 @@ class Connection:
 def _credentials(settings: EtcdSettings) -> Any:  # noqa: ANN401
     if not settings.is_secure:
         return None
-    pem = [path and path.read_bytes() for path in (settings.ca, settings.key, settings.cert)]
+    try:
+        pem = [path and path.read_bytes() for path in (settings.ca, settings.key, settings.cert)]
+    except OSError as error:
+        raise StoreRefused(f"a certificate for etcd cannot be read: {error}") from error
     return grpc.ssl_channel_credentials(*pem)
 
 

@@ -30,17 +30,25 @@ def main(folder: Path, command: list[str]) -> None:
     signal.set_wakeup_fd(notice)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    folder.mkdir(mode=0o700)
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        _tell(1, str(error))
+        return
     log = folder / "etcd.log"
     try:
         server = _start(command, folder=folder, log=log)
         status = _await_end(server, wakeup=wakeup)
         tail = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-        # The agent may be gone; then there is nobody to tell.
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps({"status": status, "log": tail}), flush=True)  # noqa: T201
+        _tell(status, tail)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell(status: int, log: str) -> None:
+    # The agent may be gone; then there is nobody to tell.
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps({"status": status, "log": log}), flush=True)  # noqa: T201
 
 
 def _start(command: list[str], *, folder: Path, log: Path) -> int:

@@ -13,11 +13,15 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
-import grpc
-from etcd3 import etcdrpc
-
 from easyscale.errors import StoreClosed, StoreError, StoreUnreachable
-from easyscale.rendezvous.etcd_connection import Connection, entry_of, meaning, range_end
+from easyscale.rendezvous.etcd_connection import (
+    Connection,
+    entry_of,
+    etcdrpc,
+    grpc,
+    meaning,
+    range_end,
+)
 from easyscale.rendezvous.store import Entry, View
 
 #: A stream this long without news is asked whether it lives; keepalives of grpc do not tell.

@@ -213,6 +213,23 @@ def test_a_program_that_does_not_start_is_named_with_its_last_words(tmp_path: Pa
         EmbeddedEtcd.start(folder=tmp_path, binary=missing)
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match="missing"):
+        EmbeddedEtcd.start(folder=tmp_path / "missing")
+
+
+def test_a_lost_peer_port_is_replaced_even_if_the_other_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        peers = iter([taken.getsockname()[1], free_port()])
+        monkeypatch.setattr(embedded, "_free_port", lambda _: next(peers))
+        server = EmbeddedEtcd.start(folder=tmp_path, port=port)
+        assert server.endpoint.port == port
+        server.stop()
+
+
 def test_a_program_that_never_answers_is_given_up_and_ended(tmp_path: Path) -> None:
     program = script(tmp_path / "bin", "exec sleep 60")
     binary = Binary(program, "3.5.9", is_bundled=False)

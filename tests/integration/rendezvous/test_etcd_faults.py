@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -229,6 +230,7 @@ def test_when_an_endpoint_dies_the_others_are_asked(
         with open_store(settings) as store:
             told = Told().follow(store, folder)
             own_server.kill()
+            store.read(folder, timeout_s=TIMEOUT_S)
             put(store, folder + "a", "1")
             told.await_value(folder + "a", "1")
     finally:
@@ -370,7 +372,7 @@ def test_a_user_is_let_in_without_tls(guarded: Server, folder: str) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"password": "guess"}, {"user": "nobody"}, {"user": "", "password": ""}]
 )
-def test_who_is_not_let_in_hears_what_to_check(guarded: Server, wrong: dict[str, str]) -> None:
+def test_who_is_not_let_in_hears_what_to_check(guarded: Server, wrong: dict[str, Any]) -> None:
     settings = replace(login(guarded), **wrong)
     with time_limit(3.0), pytest.raises(StoreRefused) as caught:
         connect(settings, timeout_s=TIMEOUT_S)
@@ -483,7 +485,7 @@ def test_who_does_not_speak_tls_rightly_hears_what_to_check(
     secure_server: Server, certificates: Path, how: str
 ) -> None:
     own = {"cert": certificates / "client.pem", "key": certificates / "client.key"}
-    wrong: dict[str, dict[str, Path]] = {
+    wrong: dict[str, dict[str, Any]] = {
         "a stranger's CA": {"ca": certificates / "stranger.pem", **own},
         "no certificate": {"ca": certificates / "ca.pem"},
         "no TLS": {},

@@ -4,6 +4,7 @@ Only prose is cut, at its end; a node's name loses its front, since ends differ 
 """
 
 import unicodedata
+from functools import lru_cache
 
 _WIDE = frozenset("WF")
 _NO_CELL = frozenset({"Mn", "Me", "Cf"})
@@ -16,6 +17,7 @@ def width_of(text: str) -> int:
     return sum(_width_of_character(character) for character in text)
 
 
+@lru_cache(maxsize=1_024)
 def _width_of_character(character: str) -> int:
     if unicodedata.east_asian_width(character) in _WIDE:
         return 2

@@ -71,6 +71,13 @@ def spread(left: Line, right: Line, cells: int, mark: str) -> Line:
     return left + blank(gap) + right if right and gap >= GAP else cut(left, cells, mark)
 
 
+def ends(left: Line, right: Line, cells: int, mark: str) -> list[Line]:
+    """One text at each end of the line, or one under the other where both do not fit."""
+    if not (left and right) or width(left) + GAP + width(right) <= cells:
+        return [spread(left, right, cells, mark)] if left or right else []
+    return [cut(left, cells, mark), cut(right, cells, mark)]
+
+
 def gutter_of(tags: Iterable[str]) -> int:
     """The width that the longest tag asks for, between 12 and 24."""
     return min(max([GUTTER, *map(width_of, tags)]), GUTTER_LIMIT)
@@ -239,15 +246,18 @@ def bar(share: float, cells: int, glyphs: Glyphs) -> Line:
 
 
 def band(pieces: int, share: float, cells: int, glyphs: Glyphs) -> Line:
-    """A step as a slot lives it: its micro-steps one after the other, then the wait."""
-    busy = min(max(round(share * cells), pieces), cells)
-    marks = [round(busy * number / pieces) for number in range(pieces + 1)] if pieces else [0]
+    """A step as a slot lives it: micro-steps, each taking `share` of the step, then the wait."""
+    each = max(round(share * cells), 1)
+    busy = min(each * pieces, cells)
+    marks = [busy * number // pieces for number in range(pieces + 1)] if pieces else [0]
+    # Micro-steps that are not two cells long run into one another.
+    ends = marks if each > 1 else [0, busy]
     done = "".join(
-        glyphs.bar_done * (end - begin - 1) + glyphs.bar_edge for begin, end in pairwise(marks)
+        glyphs.bar_done * (end - begin - 1) + glyphs.bar_edge
+        for begin, end in pairwise(ends)
+        if end > begin
     )
-    return line(
-        Span(done[:cells], Role.LIVE), Span(glyphs.bar_rest * (cells - len(done)), Role.QUIET)
-    )
+    return line(Span(done, Role.LIVE), Span(glyphs.bar_rest * (cells - busy), Role.QUIET))
 
 
 def sparkline(history: Sequence[float], cells: int, glyphs: Glyphs) -> str:

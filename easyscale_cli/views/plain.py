@@ -128,6 +128,11 @@ def _quoted(text: str) -> str:
 
 def event_json(event: JobEvent, *, further: Mapping[str, Any] | None = None) -> str:
     """One change as one line of JSON; `further` are fields that are more than facts."""
+    return to_json(event_fields(event, further=further))
+
+
+def event_fields(event: JobEvent, *, further: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The fields of a change in their order: what it is, its facts, its reason."""
     value: dict[str, Any] = {
         "version": JSON_VERSION,
         "at": event.at,
@@ -139,7 +144,7 @@ def event_json(event: JobEvent, *, further: Mapping[str, Any] | None = None) -> 
     }
     value |= event.facts
     value |= further or {}
-    return to_json(value | {"reason": event.reason})
+    return value | {"reason": event.reason}
 
 
 def progress_json(progress: Progress) -> str:

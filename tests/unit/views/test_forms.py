@@ -218,8 +218,10 @@ def test_a_band_has_its_width_whatever_runs_in_it(pieces: int, share: float, cel
 
 
 def test_a_band_shows_micro_steps_one_after_the_other_and_then_the_wait() -> None:
-    assert plain_text(band(3, 114 / 135, 14, UNICODE)) == "━━━╸━━━╸━━━╸──"
+    assert plain_text(band(3, 38 / 135, 14, UNICODE)) == "━━━╸━━━╸━━━╸──"
     assert plain_text(band(1, 76 / 135, 14, UNICODE)) == "━━━━━━━╸──────"
+    assert plain_text(band(1, 131 / 135, 34, UNICODE)) == "━" * 32 + "╸─"
+    assert plain_text(band(20, 0.04, 14, UNICODE)) == "━━━━━━━━━━━━━╸"
     assert plain_text(band(0, 0.0, 4, ASCII)) == "...."
 
 

@@ -227,23 +227,22 @@ class Exchange:
             await_event(task.done, wait, name=name)
         except TimeoutError as error:
             self.abandon()
-            raise self._broken(str(error)) from None
+            found = self.group.probe()
+            raise GenerationBroken(str(error), suspects=(*found.refused, *found.silent)) from None
         except BaseException:
             self.abandon()
             raise
         if isinstance(task.error, GenerationBroken):
             self.abandon()
-            raise self._broken(f"{name}: {task.error}") from task.error
+            # Who is dead refuses at once; who is silent for so short a time may be busy.
+            found = self.group.probe(timeout_s=SUSPECT_TIMEOUT_S)
+            raise GenerationBroken(f"{name}: {task.error}", suspects=found.refused) from task.error
         if task.error is not None:
             # Raised between two calls of the transport: nothing of ours is under way.
             self.close()
             raise task.error
         assert isinstance(task.result, form)
         return task.result
-
-    def _broken(self, message: str) -> GenerationBroken:
-        found = self.group.probe(timeout_s=SUSPECT_TIMEOUT_S)
-        return GenerationBroken(message, suspects=found.refused or found.silent)
 
     def _check_held(self, operation: Operation, partials: Partials) -> None:
         expected = operation.spans[self.group.rank]

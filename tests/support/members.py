@@ -38,11 +38,14 @@ def commit(
     *,
     generation: GenerationNumber = FIRST,
     shares: Sequence[Sequence[int]] | None = None,
+    ranks: Sequence[int] | None = None,
 ) -> Commit:
+    """Make a commit record; `ranks` say which workers its members are."""
     shares = shares or [()] * len(addresses)
+    ranks = ranks or range(len(addresses))
     members = tuple(
         Member(worker(rank), address, tuple(LogicalRank(one) for one in share))
-        for rank, (address, share) in enumerate(zip(addresses, shares, strict=True))
+        for rank, address, share in zip(ranks, addresses, shares, strict=True)
     )
     return Commit(
         generation=generation,

@@ -12,7 +12,7 @@ from easyscale.model import Determinism
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of the protocol. Only the lease and the take-over touch safety."""
+    """Named limits of the protocol. Only the lease and the take-over touch safety."""
 
     #: Life of a registration after its last renewal; etcd takes whole seconds.
     lease_ttl_s: int = 5
@@ -38,6 +38,9 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     report_window_s: float = 0.03
     #: A node without a lease is left out after this many lives of a lease, while work goes on.
     evict_ttls: float = 6.0
+    #: Work that stands still for so long, or for so many steps, when a lease runs out has stopped.
+    stall_least_s: float = 2.5
+    stall_steps: float = 3.0
     #: After most registrations vanished together, plan nothing for lease life plus this.
     mass_guard_margin_s: float = 2.0
     #: The same set of members is planned again after 0, then this, doubling up to the most.
@@ -47,6 +50,10 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     fence_grace_s: float = 2.0
     #: How long the nodes that a job needs to start are waited for.
     meeting_timeout_s: float = 600.0
+    #: A plan must shorten the step by this share to be worth a change.
+    least_gain: float = 0.05
+    #: A failure is behind us when the job has completed this many steps more.
+    forgiven_after_steps: int = 10
     #: A slot whose workers fail is started again after 0, then this, doubling up to the most.
     respawn_first_s: float = 0.5
     respawn_most_s: float = 8.0

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
+import msgspec
+
 from easyscale.model import (
     Commit,
     Ending,
@@ -79,13 +81,15 @@ class CommitPlan:
 class CommitAtOnce:
     """Plan and commit in one transaction: modes now and restore.
 
-    `spec` is set where this generation fixes the job's kind. `era` begins a store without head.
+    `spec` is set where this generation fixes the job's kind. A new start of the job removes the
+    outcome of the former one and `forgives` its failures.
     """
 
     plan: Plan
     commit: Commit
     spec: JobSpec | None = None
     clears_outcome: bool = False
+    forgives: tuple[WorkerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +150,12 @@ def objection(
 def _number_objection(commit: Commit, view: JobView) -> str | None:
     """C1: a boundary commit is of the open plan, any other takes the next number."""
     head = view.head
-    if head is None:
-        return None if commit.mode is Mode.RESTORE or commit.mode is Mode.NOW else "no head"
     planned = commit.mode is Mode.BOUNDARY
+    number = commit.generation
+    if not planned and number.number == 1 and (head is None or number.era > head.era):
+        return None  # a new era: the store is new, or lost what it had acknowledged
+    if head is None:
+        return f"{number.label} cannot be planned in a store without head"
     due = GenerationNumber(head.era, head.planned if planned else head.planned + 1)
     if commit.generation != due:
         return f"{commit.generation.label} is not {due.label}, which is due"
@@ -229,7 +236,7 @@ def transaction(decision: Decision, view: JobView, *, keys: JobKeys, token: int)
             more = (Modified(keys.plan(generation), view.plan_revisions[generation]),)
             operations = (Delete(keys.plan(generation)), DeletePrefix(keys.ready_in(generation)))
         case End(outcome=outcome, wishes=wishes):
-            more = (absent(keys.outcome),)
+            more = (Modified(keys.outcome, view.outcome_revision),)
             operations = (
                 Put(keys.outcome, encode(outcome)),
                 *(Delete(keys.wish(wish)) for wish in wishes),
@@ -296,9 +303,15 @@ def _commit_at_once(
     if decision.spec is not None:
         more = (*more, Modified(keys.job, view.spec_revision))
         operations = (*operations, Put(keys.job, encode(decision.spec)))
+    if commit.mode is Mode.RESTORE:
+        operations = (*operations, Delete(keys.progress))  # it goes back: what stood there is over
     if decision.clears_outcome:
         operations = (*operations, Delete(keys.outcome))
-    return more, operations
+    forgiven = (
+        Put(keys.gone_worker(one), encode(msgspec.structs.replace(view.gone[one], failure=None)))
+        for one in decision.forgives[:MOST_TIDIED]
+    )
+    return more, (*operations, *forgiven)
 
 
 def _facts(commit: Commit, keys: JobKeys) -> tuple[Operation, ...]:
@@ -327,6 +340,7 @@ def stale_keys(view: JobView, keys: JobKeys, *, keep: Iterable[WorkerId] = ()) -
         named |= set(view.plans[planned].workers)
     named |= set(keep)
     agents = {_agent(worker) for worker in named}
+    agents |= {node.incarnation for node in view.nodes.values()}
     stale = [keys.plan(g) for g in view.plans if g not in current and g != planned]
     stale += [keys.commit(g) for g in view.commits if g not in current]
     stale += [

@@ -1,58 +1,67 @@
-"""Which agent leads: one key bound to a lease; its create_revision fences what the owner writes.
+"""Who leads: one key under the lease of a registration, its create_revision the fencing token.
 
-An old leader can only *think* that it leads: its transactions fail. Stepping down by the own clock
-is courtesy to the log, not safety.
+Decisions are pure; nobody's safety rests on them, since every transaction of a leader compares
+the token. Stepping down in time only spares others a wait.
 """
 
-import contextlib
-from typing import Self
+import time
+from dataclasses import dataclass, replace
 
-import msgspec
-
-from easyscale.errors import OutcomeUnknown
-from easyscale.model import Record, encode
-from easyscale.rendezvous.keys import JobKeys
-from easyscale.rendezvous.store import Created, Delete, Entry, LeaseId, Put, Store, absent
+from easyscale.rendezvous.store import Entry
 
 
-class LeaderRecord(Record, frozen=True, kw_only=True):
-    """Who leads, for people; nothing is decided by it."""
-
-    node: str
-    incarnation: str
+def boottime_s() -> float:
+    """A clock that runs on while the host is suspended, as the lease does in the store."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Office(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent knows of its own leadership. `token` is 0 while it does not lead."""
+@dataclass(frozen=True, slots=True)
+class Office:
+    """One agent's part in elections."""
 
-    token: int = 0
+    #: What we write into the key, so that we know it as ours after a lost answer.
+    name: str
+    stands: bool = False
+    #: Token of the term we are in, None while we do not lead.
+    token: int | None = None
+    #: When the last renewal of our lease was *sent*, boot time.
+    renewed_s: float = 0.0
 
-    @property
-    def is_held(self) -> bool:
-        return self.token != 0
-
-    def judge(self, entry: Entry | None, *, lease: LeaseId | None) -> Self:
-        """What the key says: ours only if it was created under the lease that we keep."""
-        is_ours = entry is not None and lease is not None and entry.lease == lease
-        return type(self)(token=entry.create_revision if entry and is_ours else 0)
-
-
-def must_step_down(*, renewed_s: float, now_s: float, ttl_s: float, margin_s: float) -> bool:
-    """Whether the lease could have ended by the own clock (CLOCK_BOOTTIME, so suspends count)."""
-    return now_s - renewed_s > ttl_s - margin_s
+    def leads_until(self, *, ttl_s: float, margin_s: float) -> float:
+        """From then on our lease could have ended without our knowing."""
+        return self.renewed_s + ttl_s - margin_s
 
 
-def campaign(
-    store: Store, keys: JobKeys, *, record: LeaderRecord, lease: LeaseId, timeout_s: float
-) -> Office:
-    """Take the key if nobody holds it; returns what then stands."""
-    put = Put(keys.leader, encode(record), lease)
-    with contextlib.suppress(OutcomeUnknown):  # what stands is read back either way
-        store.transact([absent(keys.leader)], [put], timeout_s=timeout_s)
-    entry = store.read(keys.leader, timeout_s=timeout_s).get(keys.leader)
-    return Office().judge(entry, lease=lease)
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What follows for us from the leader key or the clock."""
+
+    office: Office
+    elected: int | None = None
+    deposed: str = ""
+    #: The key is vacant: try to take it.
+    try_now: bool = False
 
 
-def resign(store: Store, keys: JobKeys, office: Office, *, timeout_s: float) -> None:
-    """Give the key back if it is still ours."""
-    store.transact([Created(keys.leader, office.token)], [Delete(keys.leader)], timeout_s=timeout_s)
+def see(office: Office, entry: Entry | None) -> Term:
+    """The leader key as the store has it now, or its absence."""
+    is_ours = entry is not None and entry.value == office.name
+    if is_ours and entry is not None and office.token != entry.create_revision:
+        taken = replace(office, token=entry.create_revision)
+        return Term(taken, elected=entry.create_revision) if office.stands else Term(taken)
+    if not is_ours and office.token is not None:
+        who = f"{entry.value} leads" if entry is not None else "the leader key is gone"
+        return Term(
+            replace(office, token=None), deposed=who, try_now=entry is None and office.stands
+        )
+    return Term(office, try_now=entry is None and office.stands)
+
+
+def watch_clock(office: Office, now: float, *, ttl_s: float, margin_s: float) -> Term:
+    """Step down when the lease could have ended: by the clock alone, the store may be away."""
+    if office.token is None or now < office.leads_until(ttl_s=ttl_s, margin_s=margin_s):
+        return Term(office)
+    silent_s = now - office.renewed_s
+    return Term(
+        replace(office, token=None), deposed=f"the lease was not renewed for {silent_s:.1f} s"
+    )

@@ -1,35 +1,43 @@
-"""An agent's registration: a lease kept alive, the node key bound to it, and the leader key.
+"""A node's registration: one key under one lease, renewed and verified by a thread of its own.
 
-One thread renews, registers again after a lost lease or an emptied store, and stands in elections.
-Nothing here touches a worker: a registration that is lost is a fact for the leader, not a death.
+    enrol -> lease, key created -> renewed every third of its life -> leave: gone/, revoked
+                     ^                     | lost, or the store came back without it
+                     +--- a fresh record <-+
+
+While the store is away nothing here ends anything: the thread retries and says so once.
 """
 
-import contextlib
 import random
 import threading
-import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from easyscale.errors import (
     EasyScaleError,
+    FormatError,
     LeaseLost,
     OutcomeUnknown,
-    StoreRefused,
     StoreUnreachable,
     UsageError,
 )
 from easyscale.model import Ending, NodeRecord, decode, encode
-from easyscale.rendezvous.election import LeaderRecord, Office, campaign, must_step_down, resign
+from easyscale.rendezvous import election
+from easyscale.rendezvous.election import Office, Term, boottime_s
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.store import Created, Entry, LeaseId, Put, Store, absent
 
-_LEAVE_TIMEOUT_S = 2.0
-_BACK_OFF_FIRST_S = 0.1
-_BACK_OFF_MOST_S = 1.0
+__all__ = ["Ear", "Membership", "boottime_s"]
+
+#: Retries while the store is away, spread so that a thousand agents do not come back at once.
+_RETRY_S = (0.2, 1.0)
+_LEAVE_TIMEOUT_S = 1.0
+#: A registration of an earlier agent of this host vanishes within its lease and this.
+_NAME_MARGIN_S = 2.0
 
 
-class Listener(Protocol):
-    """Whom a membership tells what happened; called from its thread, must return at once."""
+class Ear(Protocol):
+    """Whoever is told; called from the membership's thread, must return at once."""
 
     def enrolled(self, create_revision: int) -> None: ...
 
@@ -43,244 +51,309 @@ class Listener(Protocol):
 
     def deposed(self, reason: str) -> None: ...
 
-    def refused(self, error: EasyScaleError) -> None:
-        """The registration cannot stand: the name is another's, or etcd will not serve us."""
-
-
-def boottime_s() -> float:
-    """CLOCK_BOOTTIME where there is one: it goes on while the host is suspended."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime(clock)
+    def refused(self, error: EasyScaleError) -> None: ...
 
 
 class Membership:
-    """One agent's registration and candidacy in one job."""
+    """Keeps one registration, and stands in elections with its lease."""
 
     def __init__(
-        self, store: Store, keys: JobKeys, listener: Listener, *, ttl_s: int, leader_margin_s: float
+        self,
+        store: Store,
+        keys: JobKeys,
+        ear: Ear,
+        *,
+        ttl_s: int,
+        leader_margin_s: float,
+        clock: Callable[[], float] = boottime_s,
     ) -> None:
         self._store = store
         self._keys = keys
-        self._listener = listener
+        self._ear = ear
         self._ttl_s = ttl_s
         self._margin_s = leader_margin_s
+        self._clock = clock
         self._news = threading.Condition()
         self._record: NodeRecord | None = None
         self._written: NodeRecord | None = None
         self._lease: LeaseId | None = None
-        self._renewed_s = 0.0
-        self._is_candidate = False
-        self._office = Office()
-        self._leader_is_absent = True
+        self._revision: int | None = None
+        self._office = Office("")
+        self._vacant = False
         self._away_since_s: float | None = None
-        self._first_tried_s = boottime_s()
-        self._is_closing = False
+        self._heard_s = clock()
+        self._name_taken_since_s: float | None = None
+        self._verify = False
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
-
-    # --- the agent's side ----------------------------------------------------------------------
-
-    def enrol(self, record: NodeRecord) -> None:
-        """Register with this record, or replace the one that stands; the newest wins."""
-        with self._news:
-            self._record = record
-            self._news.notify()
-        if not self._thread.is_alive() and not self._is_closing:
-            self._thread.start()
-
-    def stand(self) -> None:
-        """Stand in elections from now on."""
-        with self._news:
-            self._is_candidate = True
-            self._news.notify()
-
-    def withdraw(self) -> None:
-        """Lead no more and stand in no election."""
-        with self._news:
-            self._is_candidate = False
-            self._news.notify()
-
-    def see_leader(self, entry: Entry | None) -> None:
-        """A watch saw the leader's key: an absent one is worth a campaign."""
-        with self._news:
-            self._leader_is_absent = entry is None
-            self._news.notify()
 
     @property
     def lease(self) -> LeaseId | None:
-        """The lease that leased keys are bound to, None while there is none."""
-        return self._lease
+        """The lease that leased keys are bound to, while the registration stands."""
+        return self._lease if self._revision is not None else None
+
+    def enrol(self, record: NodeRecord) -> None:
+        """Register with this record, or replace the one that stands; returns at once."""
+        with self._news:
+            self._record = record
+            self._news.notify()
+            if not self._thread.is_alive() and not self._closing:
+                self._thread.start()
+
+    def stand(self) -> None:
+        """Take part in elections from now on."""
+        with self._news:
+            self._office = replace(self._office, stands=True)
+            self._vacant = True
+            self._news.notify()
+
+    def withdraw(self) -> None:
+        """Stand in no election; a term that runs ends with the lease, or when we leave."""
+        with self._news:
+            self._office = replace(self._office, stands=False)
+            self._vacant = False
+
+    def see_leader(self, entry: Entry | None) -> None:
+        """The leader key, as some view has it: an old one may not show our term yet."""
+        with self._news:
+            if entry is None and self._office.token is not None:
+                self._verify = True
+                self._news.notify()
+                return
+        self._take_leader(entry)
+
+    def _take_leader(self, entry: Entry | None) -> None:
+        with self._news:
+            term = election.see(self._office, entry)
+            self._office = term.office
+            self._vacant = term.try_now
+            if term.try_now:
+                self._news.notify()
+        self._tell(term)
 
     def leave(self, how: str) -> None:
-        """Say that this agent and its workers have ended, and end the lease with all its keys."""
+        """Say that this agent and its workers have ended, then let go of the lease."""
         self._stop_thread()
-        record, lease = self._written, self._lease
-        with contextlib.suppress(EasyScaleError):
-            if record is not None:
-                ending = encode(Ending(how=how))
-                gone = self._keys.gone_agent(record.node, record.incarnation)
-                self._store.transact([], [Put(gone, ending)], timeout_s=_LEAVE_TIMEOUT_S)
+        record, lease, self._lease = self._written or self._record, self._lease, None
+        if record is None:
+            return
+        key = self._keys.gone_agent(record.node, record.incarnation)
+        try:
+            put = Put(key, encode(Ending(how=how)))
+            self._store.transact([], [put], timeout_s=_LEAVE_TIMEOUT_S)
             if lease is not None:
                 self._store.revoke(lease, timeout_s=_LEAVE_TIMEOUT_S)
-        self._lease = None
+        except EasyScaleError:
+            return  # the lease ends by itself; others wait for that long
 
     def close(self) -> None:
-        """Stop renewing; the registration ends with its lease."""
+        """End the thread and let go of the lease, if `leave` has not."""
         self._stop_thread()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            try:
+                self._store.revoke(lease, timeout_s=_LEAVE_TIMEOUT_S)
+            except EasyScaleError:
+                return  # as in leave
 
     def _stop_thread(self) -> None:
         with self._news:
-            self._is_closing = True
+            self._closing = True
             self._news.notify()
         if self._thread.is_alive():
-            self._thread.join(timeout=self._ttl_s)
+            self._thread.join(timeout=2 * self._call_timeout_s)
 
-    # --- its thread ----------------------------------------------------------------------------
+    # --- the thread ----------------------------------------------------------------------------
 
     @property
     def _call_timeout_s(self) -> float:
-        return self._ttl_s / 3
+        """Three tries within a lease; while leading, none may outlast the term."""
+        usual_s = self._ttl_s / 3
+        if self._office.token is None:
+            return usual_s
+        until_s = self._office.leads_until(ttl_s=self._ttl_s, margin_s=self._margin_s)
+        return min(usual_s, max(until_s - self._clock(), _RETRY_S[0]))
 
     def _run(self) -> None:
-        back_off_s = _BACK_OFF_FIRST_S
-        while not self._is_closing:
+        while not self._closing:
             try:
-                self._attend()
-            except (StoreUnreachable, OutcomeUnknown) as error:
+                self._work()
+            except StoreUnreachable as error:
                 self._note_away(error.message)
-                back_off_s = min(2 * back_off_s, _BACK_OFF_MOST_S)
-                # Many agents lose and find a store together: spread their return.
-                self._sleep(back_off_s * random.uniform(0.5, 1.0), wakes=False)  # noqa: S311
-            except (StoreRefused, UsageError) as error:
-                self._listener.refused(error)
+                pause_s = random.uniform(*_RETRY_S)  # noqa: S311 - spreads load, guards nothing
+            except OutcomeUnknown:
+                self._verify = True  # what stands is read back before anything else is done
+                pause_s = _RETRY_S[0]
+            except EasyScaleError as error:
+                self._ear.refused(error)
                 return
             else:
-                self._note_back()
-                back_off_s = _BACK_OFF_FIRST_S
-                self._sleep(self._idle_s(), wakes=True)
-            self._step_down_if_late()
+                pause_s = self._next_in_s()
+            self._watch_clock()
+            self._wait(pause_s)
 
-    def _attend(self) -> None:
-        """Do whatever is due: renew, register, stand; raises what the store raises."""
-        if self._lease is not None and self._renewal_due():
-            self._renew()
-        if self._lease is None or self._record != self._written:
-            self._register()
-        self._settle_office()
-
-    def _renewal_due(self) -> bool:
-        return boottime_s() - self._renewed_s >= self._call_timeout_s
-
-    def _idle_s(self) -> float:
-        return max(0.0, self._renewed_s + self._call_timeout_s - boottime_s())
-
-    def _sleep(self, seconds: float, *, wakes: bool) -> None:
+    def _wait(self, pause_s: float) -> None:
         with self._news:
-            if wakes:
-                self._news.wait_for(self._has_news, timeout=seconds)
-            else:
-                self._news.wait_for(lambda: self._is_closing, timeout=seconds)
+            self._news.wait_for(self._has_news, timeout=max(pause_s, 0.0))
 
     def _has_news(self) -> bool:
-        wants_office = self._is_candidate and self._leader_is_absent and not self._office.is_held
-        resigns = not self._is_candidate and self._office.is_held
-        is_stale = self._record != self._written
-        return self._is_closing or is_stale or wants_office or resigns
+        if self._closing:
+            return True
+        if self._verify:
+            return self._away_since_s is None
+        if self._away_since_s is not None:
+            return False
+        unwritten = self._record is not None and self._record != self._written
+        waits_for_name = self._name_taken_since_s is not None
+        return (unwritten and not waits_for_name) or (self._vacant and self._revision is not None)
 
-    def _renew(self) -> None:
-        assert self._lease is not None
-        asked_s = boottime_s()
-        if self._store.keep_alive(self._lease, timeout_s=self._call_timeout_s) > 0:
-            self._renewed_s = asked_s
-        else:
-            self._lose_lease("the store ended it, or came back without it")
+    def _next_in_s(self) -> float:
+        if self._name_taken_since_s is not None or self._lease is None:
+            return _RETRY_S[0]
+        return self._office.renewed_s + self._ttl_s / 3 - self._clock()
 
-    def _lose_lease(self, reason: str) -> None:
-        self._lease = self._written = None
-        self._depose(f"lease lost: {reason}")
-        self._listener.lease_ended(reason)
+    def _work(self) -> None:
+        """One round: verify, renew, write what changed, stand for a vacant office."""
+        if self._away_since_s is not None or self._verify:
+            self._verify_registration()
+        if self._lease is not None and self._next_in_s() <= 0:
+            self._renew(self._lease)
+        with self._news:
+            record = self._record
+        if record is not None and record != self._written:
+            self._write(record)
+        if self._vacant and self._revision is not None:
+            self._campaign()
 
-    def _register(self) -> None:
-        """Write our record under a living lease; afterwards the key is read back as ours."""
-        record = self._record
-        assert record is not None
+    def _write(self, record: NodeRecord) -> None:
+        key = self._keys.node(record.node)
         if self._lease is None:
-            asked_s = boottime_s()
+            sent_s = self._clock()
             self._lease = self._store.grant(self._ttl_s, timeout_s=self._call_timeout_s)
-            self._renewed_s = asked_s
+            self._office = replace(
+                self._office, name=f"{record.node}/{record.incarnation}", renewed_s=sent_s
+            )
+            self._note_answer()
+        compare = absent(key) if self._revision is None else Created(key, self._revision)
+        try:
+            result = self._store.transact(
+                [compare], [Put(key, encode(record), self._lease)], timeout_s=self._call_timeout_s
+            )
+        except LeaseLost:
+            self._lose_lease("the store ended it")
+            return
+        self._note_answer()
+        if result.succeeded:
+            first = self._revision is None
+            self._revision = result.revision if first else self._revision
+            self._written, self._name_taken_since_s = record, None
+            if first and self._revision is not None:
+                self._ear.enrolled(self._revision)
+        elif self._revision is not None:
+            self._lose_lease("the registration is gone")
+        else:
+            self._meet_namesake(record)
+
+    def _meet_namesake(self, record: NodeRecord) -> None:
+        """Somebody is registered under our name: ourselves, a former agent, or another host."""
         key = self._keys.node(record.node)
         entry = self._store.read(key, timeout_s=self._call_timeout_s).get(key)
-        if entry is not None and not self._is_ours(entry, record):
-            self._await_name(entry, record)
-            return
-        identity = Created(key, entry.create_revision) if entry else absent(key)
-        put = Put(key, encode(record), self._lease)
+        if entry is None:
+            return  # it went meanwhile: the next round takes the name
         try:
-            done = self._store.transact([identity], [put], timeout_s=self._call_timeout_s)
-        except LeaseLost as error:
-            self._lose_lease(error.message)
+            other = decode(entry.value, NodeRecord, source=key)
+        except FormatError as error:
+            self._ear.refused(error)
             return
-        if done.succeeded:
-            is_first = self._written is None
-            self._written = record
-            if is_first:
-                self._listener.enrolled(entry.create_revision if entry else done.revision)
-
-    def _is_ours(self, entry: Entry, record: NodeRecord) -> bool:
-        stands = decode(entry.value, NodeRecord, source=entry.key)
-        return stands.incarnation == record.incarnation
-
-    def _await_name(self, entry: Entry, record: NodeRecord) -> None:
-        """Another life of the name is registered: its lease ends soon if that life has."""
-        stands = decode(entry.value, NodeRecord, source=entry.key)
-        waited_s = boottime_s() - self._first_tried_s
-        if stands.host == record.host and waited_s < self._ttl_s + 2:
-            time.sleep(_BACK_OFF_FIRST_S)
+        if other.incarnation == record.incarnation and entry.lease == self._lease:
+            self._revision, self._written = entry.create_revision, other
+            self._ear.enrolled(entry.create_revision)
             return
-        message = f"node name {record.node!r} is taken by a living agent of host {stands.host!r}"
-        raise UsageError(message, hint="--node-name NAME, another one for each agent")
+        now = self._clock()
+        since_s = self._name_taken_since_s = self._name_taken_since_s or now
+        if other.host != record.host or now - since_s > self._ttl_s + _NAME_MARGIN_S:
+            message = f"node name {record.node!r} is taken by a live agent on {other.host}"
+            self._ear.refused(UsageError(message, hint="--node-name ANOTHER"))
+            with self._news:
+                self._closing = True
 
-    def _settle_office(self) -> None:
-        record, lease = self._written, self._lease
-        if record is None or lease is None:
+    def _renew(self, lease: LeaseId) -> None:
+        sent_s = self._clock()
+        left_s = self._store.keep_alive(lease, timeout_s=self._call_timeout_s)
+        self._note_answer()
+        if left_s <= 0:
+            self._lose_lease("it was not renewed in time")
+        else:
+            self._office = replace(self._office, renewed_s=sent_s)
+
+    def _verify_registration(self) -> None:
+        """After silence: see that our key is still there and is the one that we created."""
+        record = self._written or self._record
+        if record is None:
             return
-        if self._office.is_held and not self._is_candidate:
-            resign(self._store, self._keys, self._office, timeout_s=self._call_timeout_s)
-            self._depose("resigned")
-        elif self._is_candidate and self._leader_is_absent and not self._office.is_held:
-            self._office = campaign(
-                self._store,
-                self._keys,
-                record=LeaderRecord(node=record.node, incarnation=record.incarnation),
-                lease=lease,
+        key = self._keys.node(record.node)
+        view = self._store.read(key, self._keys.leader, timeout_s=self._call_timeout_s)
+        self._verify = False
+        self._note_answer()
+        entry = view.get(key)
+        if self._revision is not None and (
+            entry is None or entry.create_revision != self._revision
+        ):
+            self._lose_lease("the store came back without the registration")
+            return
+        self._take_leader(view.get(self._keys.leader))
+
+    def _lose_lease(self, reason: str) -> None:
+        """Everything bound to the lease is gone; we wait for a fresh record to register with."""
+        with self._news:
+            self._lease = self._revision = self._written = self._record = None
+            deposed = self._office.token is not None
+            self._office = replace(self._office, token=None)
+        if deposed:
+            self._ear.deposed(f"the lease ended: {reason}")
+        self._ear.lease_ended(reason)
+
+    def _campaign(self) -> None:
+        self._vacant = False
+        if self._lease is None:
+            return
+        key = self._keys.leader
+        try:
+            result = self._store.transact(
+                [absent(key)],
+                [Put(key, self._office.name, self._lease)],
                 timeout_s=self._call_timeout_s,
             )
-            self._leader_is_absent = False
-            if self._office.is_held:
-                self._listener.elected(self._office.token)
+        except LeaseLost:
+            self._lose_lease("the store ended it")
+            return
+        self._note_answer()
+        if result.succeeded:
+            with self._news:
+                self._office = replace(self._office, token=result.revision)
+            self._ear.elected(result.revision)
 
-    def _step_down_if_late(self) -> None:
-        late = must_step_down(
-            renewed_s=self._renewed_s,
-            now_s=boottime_s(),
-            ttl_s=self._ttl_s,
-            margin_s=self._margin_s,
-        )
-        if self._office.is_held and late:
-            self._depose(f"no renewal for {self._ttl_s - self._margin_s:g} s")
-            self._leader_is_absent = True
+    def _watch_clock(self) -> None:
+        with self._news:
+            term = election.watch_clock(
+                self._office, self._clock(), ttl_s=self._ttl_s, margin_s=self._margin_s
+            )
+            self._office = term.office
+        self._tell(term)
 
-    def _depose(self, reason: str) -> None:
-        if self._office.is_held:
-            self._office = Office()
-            self._listener.deposed(reason)
+    def _tell(self, term: Term) -> None:
+        if term.deposed:
+            self._ear.deposed(term.deposed)
+        if term.elected is not None:
+            self._ear.elected(term.elected)
 
     def _note_away(self, reason: str) -> None:
         if self._away_since_s is None:
-            self._away_since_s = boottime_s()
-            self._listener.store_away(reason)
+            self._away_since_s = self._heard_s
+            self._ear.store_away(reason)
 
-    def _note_back(self) -> None:
-        if self._away_since_s is not None:
-            silent_s = boottime_s() - self._away_since_s
-            self._away_since_s = None
-            self._listener.store_back(silent_s)
+    def _note_answer(self) -> None:
+        now = self._clock()
+        since_s, self._away_since_s, self._heard_s = self._away_since_s, None, now
+        if since_s is not None:
+            self._ear.store_back(now - since_s)

@@ -78,6 +78,7 @@ class JobView:
     progress: ProgressRecord | None = None
     snapshots: Mapping[str, SnapshotRecord] = field(default_factory=dict)
     outcome: Outcome | None = None
+    outcome_revision: int = 0
     #: Key -> why it could not be read.
     unreadable: Mapping[str, str] = field(default_factory=dict)
     #: Key -> (mod_revision, value), so that the next view parses only what changed.
@@ -183,7 +184,7 @@ class _Reader:
         self._head: tuple[int, Head | None] = (0, None)
         self._spec: tuple[int, JobSpec | None] = (0, None)
         self._progress: ProgressRecord | None = None
-        self._outcome: Outcome | None = None
+        self._outcome: tuple[int, Outcome | None] = (0, None)
         self._nodes: dict[str, Node] = {}
         self._gone: list[tuple[int, WorkerId, Ending]] = []
         self._gone_agents: dict[Incarnation, Ending] = {}
@@ -215,7 +216,7 @@ class _Reader:
             case "progress":
                 self._progress = self._read(entry, ProgressRecord)
             case "outcome":
-                self._outcome = self._read(entry, Outcome)
+                self._outcome = (entry.mod_revision, self._read(entry, Outcome))
             case "nodes":
                 node = self._read(entry, NodeRecord)
                 self._nodes[key_names.node_of(entry.key)] = Node(node, entry.create_revision)
@@ -267,6 +268,7 @@ class _Reader:
     def build(self, revision: int) -> JobView:
         head_revision, head = self._head
         spec_revision, spec = self._spec
+        outcome_revision, outcome = self._outcome
         gone = sorted(self._gone)
         return JobView(
             revision=revision,
@@ -288,7 +290,8 @@ class _Reader:
             wishes=self._wishes,
             progress=self._progress,
             snapshots=self._snapshots,
-            outcome=self._outcome,
+            outcome=outcome,
+            outcome_revision=outcome_revision,
             unreadable=self._unreadable,
             parsed=self._parsed,
         )

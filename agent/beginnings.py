@@ -1,0 +1,207 @@
+"""Generations that begin without a plan before them: the first, a restore, survivors at once.
+
+Pure. Also the start of a new era, when a store comes back without what it had acknowledged.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from easyscale.agent import budget, drafts, gathering, words
+from easyscale.agent.memory import Memory
+from easyscale.agent.verdicts import Standpoint, Verdict
+from easyscale.errors import ExitCode
+from easyscale.model import (
+    Commit,
+    GenerationNumber,
+    JobSpec,
+    JobState,
+    LogicalRank,
+    Mode,
+    Outcome,
+    SnapshotRecord,
+    SnapshotReference,
+    WorkerId,
+)
+from easyscale.rendezvous.agreement import CommitAtOnce, End, objection
+from easyscale.rendezvous.keys import Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a generation that is committed at once is made of."""
+
+    mode: Mode
+    generation: GenerationNumber
+    members: Sequence[WorkerId]
+    reason: str
+    former: Commit | None = None
+    snapshot: SnapshotRecord | None = None
+    kind: str = ""
+
+
+def begin(at: Standpoint, memory: Memory) -> Verdict | None:
+    """A store without head, or with an older one than agents know: a new era begins."""
+    lost = _newest_offer(at)
+    if lost is None:
+        if at.view.head is not None:
+            return None
+        return restore(at, memory, era=_era_above(at, 0))
+    silent = at.silent(memory)
+    unknown = [
+        worker
+        for worker in lost.workers
+        if not at.view.is_present(worker)
+        and not at.view.ended(worker)
+        and Incarnation(worker.node, worker.incarnation) not in silent
+    ]
+    label = lost.generation.label
+    if unknown:
+        reason = (
+            f"the store came back without {label}: waits for {words.places(unknown)}"
+            " to offer it, or proof that they ended"
+        )
+        return Verdict(None, reason, memory, at.takeover_at(memory))
+    era = _era_above(at, lost.generation.era)
+    holders = gathering.offered(at.view)
+    members = [worker for worker in lost.workers if worker in holders] or list(holders)
+    if not members:
+        return restore(at, memory, era=era)
+    start = Start(
+        mode=Mode.NOW,
+        generation=GenerationNumber(era, 1),
+        members=members,
+        reason=f"the store came back without {label}",
+        former=lost,
+    )
+    return at_once(start, at, memory)
+
+
+def _newest_offer(at: Standpoint) -> Commit | None:
+    """The newest commit that a registered agent knows and the store does not."""
+    head = at.view.head
+    known = GenerationNumber(head.era, head.committed) if head else GenerationNumber(0, 0)
+    offers = [
+        node.record.commit
+        for node in at.view.nodes.values()
+        if node.record.commit is not None and node.record.commit.members
+    ]
+    newest = max(offers, key=lambda commit: commit.generation, default=None)
+    return newest if newest is not None and newest.generation > known else None
+
+
+def _era_above(at: Standpoint, era: int) -> int:
+    seen = [snapshot.generation.era for snapshot in (*at.view.snapshots.values(), *at.found)]
+    head = [at.view.head.era] if at.view.head else []
+    return max([era, *seen, *head]) + 1
+
+
+def restore(at: Standpoint, memory: Memory, *, era: int | None = None) -> Verdict:
+    """Start from the newest snapshot, or from the state that the script builds."""
+    head = at.view.head
+    anew = head is None or at.is_new_start
+    gathered = gathering.gather(
+        at.view,
+        memory,
+        at.now,
+        settings=at.settings,
+        least_nodes=at.settings.min_nodes if anew else 1,
+    )
+    memory = gathered.memory
+    if gathered.waits_for:
+        return _wait_for_nodes(at, memory, gathered.waits_for, anew=anew)
+    number = GenerationNumber(era or 1, 1)
+    if era is None and head is not None:
+        number = GenerationNumber(head.era, head.planned + 1)
+    snapshot = newest_snapshot(at)
+    start = Start(
+        mode=Mode.RESTORE,
+        generation=number,
+        members=[slot.worker for slot in gathered.slots if slot.worker is not None],
+        reason=_restore_reason(snapshot, anew=anew),
+        snapshot=snapshot,
+        kind=gathered.kind,
+    )
+    return at_once(start, at, memory)
+
+
+def _wait_for_nodes(at: Standpoint, memory: Memory, reason: str, *, anew: bool) -> Verdict:
+    since = at.now if memory.gathering_s is None else memory.gathering_s
+    if anew and at.now - since >= at.timeouts.meeting_timeout_s:
+        why = f"{reason}: {at.timeouts.meeting_timeout_s:g} s are over"
+        outcome = Outcome(state=JobState.FAILED, exit_code=ExitCode.TOO_FEW_NODES, reason=why)
+        return Verdict(End(outcome), why, memory)
+    return Verdict(None, reason, memory, at.now + at.timeouts.settle_s)
+
+
+def newest_snapshot(at: Standpoint) -> SnapshotRecord | None:
+    """The newest that nobody has found unreadable."""
+    known = {record.name: record for record in at.found} | dict(at.view.snapshots)
+    usable = [s for s in known.values() if not s.superseded and not s.rejected]
+    return max(usable, key=lambda s: (s.step, s.generation, s.name), default=None)
+
+
+def _restore_reason(snapshot: SnapshotRecord | None, *, anew: bool) -> str:
+    if snapshot is None:
+        return "" if anew else "from the start: all were gone before the first snapshot"
+    return f"step {snapshot.step:,}" + ("" if anew else ", all were gone")
+
+
+def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
+    """Plan and commit in one transaction, if nothing speaks against it."""
+    view, members = at.view, list(start.members)
+    former = start.former or view.base
+    before = drafts.ranks_of(former) if start.mode is Mode.NOW else {}
+    layout = drafts.lay_out(
+        view, members, present={w: held for w, held in before.items() if w in members}
+    )
+    # Whoever survives stays a member, also without ranks; a start leaves surplus slots waiting.
+    order = (
+        members
+        if start.mode is Mode.NOW
+        else sorted(layout.ranks, key=lambda worker: layout.ranks[worker])
+    )
+    plan = drafts.draft(
+        layout,
+        generation=start.generation,
+        mode=start.mode,
+        order=order,
+        main=former.main if former else None,
+        reason=start.reason or layout.reason,
+    )
+    if start.mode is Mode.NOW:
+        moved = _moves(layout.ranks, layout.moved)
+        plan = msgspec.structs.replace(plan, reason=moved or plan.reason)
+    snapshot = start.snapshot
+    reference = (
+        SnapshotReference(snapshot.name, snapshot.step, snapshot.digest) if snapshot else None
+    )
+    commit = drafts.commit_of(plan, view, snapshot=reference)
+    refused = objection(commit, view, silent=at.silent(memory))
+    if refused is not None:
+        return Verdict(None, refused, memory, at.takeover_at(memory))
+    decision = CommitAtOnce(
+        plan,
+        commit,
+        spec=_fixed_spec(at, start.kind),
+        clears_outcome=at.is_new_start,
+        forgives=tuple(w for w, _ in budget.failures(view)) if at.is_new_start else (),
+    )
+    memory = replace(memory, gathering_s=None, complete_s=None, wanted=None)
+    return Verdict(decision, f"{start.generation.label} {start.mode}: {plan.reason}", memory)
+
+
+def _fixed_spec(at: Standpoint, kind: str) -> JobSpec | None:
+    spec = at.view.spec
+    if spec is None or not kind or spec.kind == kind:
+        return None
+    return msgspec.structs.replace(spec, kind=kind)
+
+
+def _moves(held: Mapping[WorkerId, tuple[LogicalRank, ...]], moved: Sequence[LogicalRank]) -> str:
+    """`rank 14 ran again on a/cuda:1`, or where the moved ranks went."""
+    takers = [worker for worker, ranks in held.items() if set(ranks) & set(moved)]
+    if not takers:
+        return ""
+    return f"{words.ranks(moved)} ran again on {words.places(takers)}"

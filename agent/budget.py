@@ -1,0 +1,160 @@
+"""The restart budget and the conviction of a script: a pure function of the recorded failures.
+
+A micro-step depends on (logical rank, step) alone. The same failure of it on three slots is
+therefore the script's, and a failure that vanishes elsewhere is the device's.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from easyscale.agent import words
+from easyscale.errors import ExitCode
+from easyscale.model import Cause, GenerationNumber, WorkerFailure, WorkerId
+from easyscale.rendezvous.agreement import JobView
+
+#: The same failure on so many slots (on all, where there are fewer) is the script's.
+CONVICTING_SLOTS = 3
+#: On the only slot there is, it has to happen so often.
+CONVICTING_TIMES = 2
+
+Failed = tuple[WorkerId, WorkerFailure]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """How much of the budget is used, and whether the job ends for it."""
+
+    used: int
+    exit_code: ExitCode | None = None
+    cause: Cause | None = None
+
+    @property
+    def ends(self) -> bool:
+        return self.exit_code is not None
+
+
+def failures(view: JobView) -> tuple[Failed, ...]:
+    """All recorded failures, in the order in which they were recorded."""
+    found = ((worker, view.gone[worker].failure) for worker in view.gone_order)
+    return tuple((worker, failure) for worker, failure in found if failure is not None)
+
+
+def counted(
+    failed: Sequence[Failed], *, step: int, forgiven_after_steps: int
+) -> tuple[Failed, ...]:
+    """Those that the job has not left behind by making progress since."""
+    return tuple((w, f) for w, f in failed if f.step + forgiven_after_steps > step)
+
+
+def judge(failed: Sequence[Failed], *, slots: int, max_restarts: int, workers: int) -> Ruling:
+    """Decide on the counted failures of a job that has so many slots and living workers."""
+    used = len({_incident(worker, failure) for worker, failure in failed})
+    for worker, failure in failed:
+        if failure.refused:
+            why = failure.hint or "it would be the same on any slot, so it was not tried again"
+            return _ends(
+                ExitCode.JOB_FAILED,
+                [(worker, failure)],
+                why=why,
+                blames="script",
+                used=used,
+                workers=workers,
+            )
+    same: dict[Hashable, list[Failed]] = defaultdict(list)
+    for worker, failure in failed:
+        if _is_comparable(failure):
+            same[(failure.rank, failure.step, failure.type, failure.place)].append(
+                (worker, failure)
+            )
+    for alike in same.values():
+        if _convicts(alike, slots):
+            why = _conviction(alike, slots)
+            return _ends(
+                ExitCode.JOB_FAILED, alike, why=why, blames="script", used=used, workers=workers
+            )
+    if used > max_restarts:
+        why, blames = _exhaustion(failed, used, max_restarts)
+        return _ends(
+            ExitCode.RESTART_BUDGET_SPENT,
+            failed,
+            why=why,
+            blames=blames,
+            used=used,
+            workers=workers,
+        )
+    return Ruling(used)
+
+
+def _incident(worker: WorkerId, failure: WorkerFailure) -> Hashable:
+    """Failures of one generation are one: a node of eight slots that dies is no eight failures."""
+    return failure.generation or ("before the first", worker.spawn)
+
+
+def _is_comparable(failure: WorkerFailure) -> bool:
+    """A signal outside a micro-step (rank unknown) may come from anywhere and convicts nobody."""
+    return failure.rank is not None or bool(failure.place) or failure.type.startswith("exit")
+
+
+def _convicts(alike: Sequence[Failed], slots: int) -> bool:
+    if slots <= 1:
+        return len(alike) >= CONVICTING_TIMES
+    return len({worker.place for worker, _ in alike}) >= min(CONVICTING_SLOTS, slots)
+
+
+def _conviction(alike: Sequence[Failed], slots: int) -> str:
+    failure = alike[0][1]
+    where = list(dict.fromkeys(worker.place for worker, _ in alike))
+    who = "the script" if failure.rank is None else f"rank {failure.rank}"
+    times = (
+        f"{len(alike)} times on the only slot, {where[0]}"
+        if slots <= 1
+        else f"on {words.count(len(where), 'slot')} ({', '.join(where)})"
+    )
+    verdict = "it is the script or its data, not a device"
+    return f"{who} failed the same way at step {failure.step:,} {times}: {verdict}"
+
+
+def _exhaustion(failed: Sequence[Failed], used: int, borne: int) -> tuple[str, str]:
+    where = {worker.place for worker, _ in failed}
+    hit = {failure.rank for _, failure in failed}
+    if len(where) == 1 and len(hit) > 1:
+        place = next(iter(where))
+        node = failed[0][0].node
+        steps = [f"{step:,}" for step in sorted({f.step for _, f in failed})]
+        why = (
+            f"{place} failed at {'steps' if len(steps) > 1 else 'step'} {words.listed(steps)} with"
+            f" {words.count(len(hit), 'rank')} that ran well elsewhere: the device or node {node},"
+            " not the script"
+        )
+        return why, "device"
+    why = f"{words.count(used, 'failure')} without progress; {borne} are borne (--max-restarts)"
+    return why, "budget"
+
+
+def _ends(
+    exit_code: ExitCode,
+    failed: Sequence[Failed],
+    *,
+    why: str,
+    blames: str,
+    used: int,
+    workers: int,
+) -> Ruling:
+    worker, failure = min(failed, key=_by_causality)
+    others = dict.fromkeys(w.place for w, _ in failed if w.place != worker.place)
+    cause = Cause(
+        worker=worker,
+        failure=failure,
+        why_ended=why,
+        blames=blames,
+        also_on=tuple(others),
+        victims=workers,
+    )
+    return Ruling(used, exit_code, cause)
+
+
+def _by_causality(one: Failed) -> tuple[GenerationNumber, int, int]:
+    """The first failure by its generation and step; min keeps the first recorded of equals."""
+    generation = one[1].generation or GenerationNumber(0, 0)
+    return generation, one[1].step, one[0].spawn

@@ -1,0 +1,325 @@
+"""The workers of this node: which run, what they say, how they ended. Pure.
+
+A worker that ends is proof for the whole job: its ending goes to `gone/` whatever else happens.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import assert_never
+
+from easyscale.agent import news, records
+from easyscale.agent.actions import Fork, StopWorker, Tell, Write
+from easyscale.agent.cause import failure_of, how_it_ended
+from easyscale.agent.events import ForkFailed, WorkerExited, WorkerForked, ZygoteLost
+from easyscale.agent.state import Entered, OwnWorker, Phase, Respawn, Stage, Turn
+from easyscale.messages import (
+    Broken,
+    CommitSeen,
+    Committed,
+    Drained,
+    Failure,
+    FencedOff,
+    Finished,
+    FromWorker,
+    Initialised,
+    Lost,
+    Note,
+    Planned,
+    Ready,
+    Registered,
+    SnapshotFailed,
+    SnapshotRejected,
+    SnapshotWritten,
+    StepReport,
+)
+from easyscale.messages import Entered as SaidEntered
+from easyscale.model import (
+    BrokenReport,
+    Commit,
+    Ending,
+    Entry,
+    Plan,
+    Position,
+    Readiness,
+    WorkerFailure,
+    WorkerId,
+    encode,
+)
+from easyscale.reports import EventKind
+
+#: Endings that are kept to be written again.
+MOST_BURIED = 100
+
+# --- starting ----------------------------------------------------------------------------------
+
+
+def spawn(turn: Turn) -> None:
+    """Fork a worker for every slot that may have one and has none."""
+    state = turn.state
+    if state.stage is not Stage.RUNNING or state.zygote_kind is None or state.spec is None:
+        return
+    if state.commit is not None and state.commit.pauses:
+        return
+    most = state.spec.logical_workers + (1 if state.settings.standby else 0)
+    for slot in state.slots:
+        waiting = state.respawns.get(slot.name)
+        if (
+            slot.name in turn.state.workers
+            or slot.name in state.withdrawn
+            or len(turn.state.workers) >= most
+            or (waiting is not None and turn.now.s < waiting.ready_s)
+        ):
+            continue
+        number = state.spawns.get(slot.name, 0) + 1
+        worker = WorkerId(state.node, state.identity.incarnation, slot.name, number)
+        turn.set(spawns={**turn.state.spawns, slot.name: number})
+        turn.put_worker(OwnWorker(worker, Phase.FORKING, turn.now.s, kind=slot.kind))
+        turn.do(Fork(worker=worker))
+
+
+def forked(turn: Turn, event: WorkerForked) -> None:
+    worker = turn.own(event.worker)
+    if worker is not None:
+        # FORKING -> STARTING: the process runs; register is next
+        turn.put_worker(replace(worker, phase=Phase.STARTING, pid=event.pid, since_s=turn.now.s))
+
+
+def fork_failed(turn: Turn, event: ForkFailed) -> None:
+    worker = turn.own(event.worker)
+    if worker is None:
+        return
+    failure = WorkerFailure(
+        type="fork failed",
+        headline=f"no worker on {event.worker.place}: {event.reason}",
+        place="",
+        rank=None,
+        step=0,
+        generation=None,
+        pid=None,
+        log="",
+    )
+    _bury(turn, worker, Ending(how=event.reason, failure=failure))
+
+
+def zygote_lost(turn: Turn, event: ZygoteLost) -> None:
+    """All workers died with it; what the supervisor still tells of them finds nobody."""
+    for worker in tuple(turn.state.workers.values()):
+        _bury(turn, worker, Ending(how=event.reason, pid=worker.pid, step=worker.step))
+    turn.set(zygote_kind=None, lost_zygote=event.reason)
+    turn.because("zygote lost", event.reason)
+
+
+# --- telling -----------------------------------------------------------------------------------
+
+
+def tell_plan(turn: Turn, plan: Plan) -> None:
+    """Each of our workers that the plan names hears it once."""
+    for worker in tuple(turn.state.workers.values()):
+        known = worker.plan is not None and worker.plan >= plan.generation
+        if worker.id in plan.workers and not known and not worker.stopped:
+            turn.put_worker(replace(worker, plan=plan.generation))
+            turn.do(Tell(worker=worker.id, message=Planned(plan=plan)))
+
+
+def tell_commit(turn: Turn, commit: Commit) -> None:
+    """Each of our workers that runs, or that the commit names, hears it once."""
+    for worker in tuple(turn.state.workers.values()):
+        if worker.told is not None and worker.told >= commit.generation:
+            continue
+        member = next((m for m in commit.members if m.worker == worker.id), None)
+        if member is not None:
+            phase = Phase.FINISHED if worker.finished else Phase.MEMBER
+            turn.put_worker(
+                replace(
+                    worker,
+                    phase=phase,
+                    told=commit.generation,
+                    told_s=turn.now.s,
+                    ranks=member.ranks,
+                )
+            )
+        elif worker.phase in (Phase.MEMBER, Phase.FINISHED):
+            # MEMBER -> LEAVING: the job goes on without it
+            phase = Phase.LEAVING if worker.phase is Phase.MEMBER else Phase.FINISHED
+            turn.put_worker(replace(worker, phase=phase, told=commit.generation, told_s=turn.now.s))
+        else:
+            continue
+        turn.do(Tell(worker=worker.id, message=Committed(commit=commit)))
+
+
+def tell_lost(turn: Turn, ended: Iterable[WorkerId]) -> None:
+    """Exchanges with these cannot complete: members that wait in one are let go."""
+    lost = tuple(sorted(ended))
+    commit = turn.state.commit
+    if not lost or commit is None or not set(lost) & set(commit.workers):
+        return
+    for worker in turn.state.workers.values():
+        if worker.phase is Phase.MEMBER and worker.id not in lost:
+            turn.do(Tell(worker=worker.id, message=Lost(workers=lost)))
+
+
+# --- listening ---------------------------------------------------------------------------------
+
+
+def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | None:
+    """Take in what a worker says; a commit it brings is returned, since it concerns all."""
+    keys = turn.state.keys
+    match message:
+        case Initialised(pid=pid, kind=kind):
+            turn.put_worker(replace(worker, initialised=True, pid=pid, kind=kind or worker.kind))
+        case Registered(address=address):
+            # STARTING -> STANDBY: it waits for ranks
+            turn.put_worker(
+                replace(worker, phase=Phase.STANDBY, address=address, since_s=turn.now.s)
+            )
+        case Ready(generation=generation):
+            held = encode(Readiness(address=worker.address))
+            turn.do(Write(key=keys.ready(generation, worker.id), value=held, leased=True))
+        case SaidEntered():
+            _enter(turn, worker, message)
+        case Broken(generation=generation):
+            report = BrokenReport(
+                position=message.position, suspects=message.suspects, reason=message.reason
+            )
+            key = keys.broken(generation, worker.id)
+            turn.do(Write(key=key, value=encode(report), leased=True))
+            turn.because(f"{worker.id.place} is broken in {generation.label}", message.reason)
+        case StepReport():
+            _report(turn, worker, message)
+        case SnapshotWritten():
+            records.note_snapshot(turn, worker, message)
+        case SnapshotFailed(step=step, reason=reason):
+            news.announce(
+                turn, EventKind.SNAPSHOT_FAILED, reason, snapshot_step=step, node=worker.id.node
+            )
+        case SnapshotRejected():
+            records.reject_snapshot(turn, worker.id, message)
+        case Note(text=text):
+            news.announce(turn, EventKind.NOTE, text)
+        case Failure():
+            turn.put_worker(replace(worker, failure=message))
+        case Finished():
+            # MEMBER -> FINISHED: the script's tail runs
+            turn.put_worker(replace(worker, phase=Phase.FINISHED, finished=message))
+        case Drained() | FencedOff():
+            turn.put_worker(replace(worker, phase=Phase.LEAVING, leaves=True))
+        case CommitSeen():
+            return message
+        case _:
+            assert_never(message)
+    return None
+
+
+def _enter(turn: Turn, worker: OwnWorker, said: SaidEntered) -> None:
+    entered = Entered(said.generation, said.position, said.has_state)
+    turn.put_worker(replace(worker, entered=entered))
+    write_entry(turn, worker.id, entered)
+    commit = turn.state.untold
+    if commit is not None and commit.generation == said.generation:
+        turn.set(untold=None)
+        news.tell_commit(turn, commit, pause_s=said.pause_s)
+
+
+def write_entry(turn: Turn, worker: WorkerId, entered: Entered) -> None:
+    """Say in the store that the worker formed a generation."""
+    entry = Entry(position=Position(entered.position), has_state=entered.has_state)
+    key = turn.state.keys.entry(entered.generation, worker)
+    turn.do(Write(key=key, value=encode(entry), leased=True))
+
+
+def _report(turn: Turn, worker: OwnWorker, report: StepReport) -> None:
+    advanced = worker.report is None or report.step > worker.report.step
+    worker = replace(worker, report=report)
+    turn.put_worker(worker)
+    if advanced and worker.id.slot in turn.state.respawns:
+        rest = {s: r for s, r in turn.state.respawns.items() if s != worker.id.slot}
+        turn.set(respawns=rest)
+    main = turn.state.main_worker
+    if main is None or main.id == worker.id:
+        turn.set(last_report=report)
+        news.show_progress(turn, worker)
+        records.record_progress(turn)
+
+
+# --- ending ------------------------------------------------------------------------------------
+
+
+def exited(turn: Turn, event: WorkerExited) -> None:
+    """Say how it ended, to the store and to people; its slot is free again."""
+    worker = turn.own(event.worker)
+    if worker is None:
+        return
+    ending = _ending(turn, worker, event)
+    _bury(turn, worker, ending)
+    in_order = ending.finished or ending.drained or (worker.stopped and not worker.hung)
+    if not in_order:
+        news.tell_lost(turn, worker.id, ending)
+        tell_lost(turn, [worker.id])
+
+
+def _ending(turn: Turn, worker: OwnWorker, event: WorkerExited) -> Ending:
+    commit = turn.state.commit
+    is_main = commit is not None and commit.main == worker.id
+    done = worker.finished is not None and (event.exit_code == 0 or not is_main)
+    excluded = worker.phase is Phase.LEAVING
+    drained = not done and (worker.leaves or excluded) and worker.failure is None
+    blameless = done or drained or (bool(worker.stopped) and not worker.hung)
+    failure = None
+    if not blameless:
+        failure = failure_of(worker, event, settings=turn.state.settings)
+    return Ending(
+        how=worker.stopped if blameless and worker.stopped else how_it_ended(worker, event),
+        exit_code=event.exit_code,
+        signal=event.signal,
+        pid=event.pid,
+        ranks=worker.ranks if worker.phase is Phase.MEMBER else (),
+        step=worker.finished.step if worker.finished else worker.step,
+        finished=done,
+        digest=worker.finished.digest if worker.finished else "",
+        drained=drained,
+        failure=failure,
+    )
+
+
+def _bury(turn: Turn, worker: OwnWorker, ending: Ending) -> None:
+    state = turn.state
+    key = state.keys.gone_worker(worker.id)
+    turn.do(Write(key=key, value=encode(ending), leased=False))
+    buried = {**state.buried, worker.id: ending}
+    turn.set(buried=dict(tuple(buried.items())[-MOST_BURIED:]))
+    turn.drop_worker(worker)
+    slot = worker.id.slot
+    if worker.report is not None:
+        turn.set(last_report=worker.report)
+    if ending.finished:
+        turn.set(respawns={**state.respawns, slot: Respawn(0, float("inf"))})
+    elif ending.failure is not None:
+        turn.set(respawns={**state.respawns, slot: _respawn(turn, slot, ending.failure)})
+    how = ending.failure.headline if ending.failure else ending.how
+    turn.because(f"{worker.id.place} ended", how)
+
+
+def _respawn(turn: Turn, slot: str, failure: WorkerFailure) -> Respawn:
+    """When to start the next one: at once after a signal, a little later after an exception."""
+    timeouts = turn.state.settings.timeouts
+    former = turn.state.respawns.get(slot)
+    failures = former.failures + 1 if former is not None else 1
+    first = 0.0 if failure.type.startswith("SIG") else timeouts.respawn_first_s
+    delay = first if failures == 1 else timeouts.respawn_first_s * 2.0 ** (failures - 1)
+    ready_s = turn.now.s + min(delay, timeouts.respawn_most_s)
+    return Respawn(failures, float("inf") if failure.refused else ready_s)
+
+
+def stop(turn: Turn, worker: OwnWorker, reason: str) -> None:
+    """Walk one worker down the stop ladder, once."""
+    if not worker.stopped:
+        turn.put_worker(replace(worker, stopped=reason))
+        turn.do(StopWorker(worker=worker.id, reason=reason))
+
+
+def stop_all(turn: Turn, reason: str, *, only: Iterable[Phase] = tuple(Phase)) -> None:
+    """Stop every worker in one of these phases."""
+    phases = tuple(only)
+    for worker in tuple(turn.state.workers.values()):
+        if worker.phase in phases:
+            stop(turn, worker, reason)

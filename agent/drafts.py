@@ -1,0 +1,107 @@
+"""Plans and commits as values, drawn up from a view: which workers, which ranks, why. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from easyscale.agent import profile
+from easyscale.agent.planner import Layout, Place, plan
+from easyscale.model import (
+    Assignment,
+    Commit,
+    GenerationNumber,
+    LogicalRank,
+    Member,
+    Mode,
+    OpenGeneration,
+    Plan,
+    SlotRecord,
+    SnapshotReference,
+    WorkerId,
+)
+from easyscale.rendezvous.agreement import JobView
+
+
+def slots_of(view: JobView) -> dict[WorkerId, SlotRecord]:
+    """The slot of every worker that some registered agent has."""
+    return {
+        slot.worker: slot
+        for node in view.nodes.values()
+        for slot in node.record.slots
+        if slot.worker is not None
+    }
+
+
+def ranks_of(commit: Commit | None) -> dict[WorkerId, tuple[LogicalRank, ...]]:
+    return {member.worker: member.ranks for member in commit.members} if commit else {}
+
+
+def lay_out(
+    view: JobView,
+    workers: Iterable[WorkerId],
+    *,
+    present: Mapping[WorkerId, tuple[LogicalRank, ...]],
+) -> Layout:
+    """The best map of the job's logical ranks onto these workers."""
+    assert view.spec is not None
+    times = profile.micro_steps(slots_of(view).values())
+    usual = max(times.values(), default=1)
+    places = [
+        Place(worker, times.get(worker, usual), present.get(worker, ())) for worker in workers
+    ]
+    return plan(places, logical_workers=view.spec.logical_workers)
+
+
+def draft(
+    layout: Layout,
+    *,
+    generation: GenerationNumber,
+    mode: Mode,
+    order: Sequence[WorkerId],
+    main: WorkerId | None,
+    reason: str,
+) -> Plan:
+    """A plan whose process ranks follow `order`; main stays who it is while it is a member."""
+    assignments = tuple(Assignment(worker, layout.ranks.get(worker, ())) for worker in order)
+    if main not in order:
+        main = next(a.worker for a in assignments if LogicalRank(0) in a.ranks)
+    return Plan(generation=generation, mode=mode, assignments=assignments, main=main, reason=reason)
+
+
+def pause(generation: GenerationNumber, reason: str) -> Plan:
+    """Nobody is in it: the job stops at the next boundary with a snapshot."""
+    return Plan(generation=generation, mode=Mode.BOUNDARY, assignments=(), main=None, reason=reason)
+
+
+def commit_of(drawn: Plan, view: JobView, *, snapshot: SnapshotReference | None = None) -> Commit:
+    """The self-contained record of a plan: with addresses, and with what could still run."""
+    addresses = _addresses(view)
+    return Commit(
+        generation=drawn.generation,
+        mode=drawn.mode,
+        members=tuple(
+            Member(each.worker, addresses.get(each.worker, ""), each.ranks)
+            for each in drawn.assignments
+        ),
+        main=drawn.main,
+        reason=drawn.reason,
+        open=tuple(
+            OpenGeneration(commit.generation, commit.digest, commit.workers) for commit in view.open
+        ),
+        snapshot=snapshot,
+    )
+
+
+def _addresses(view: JobView) -> dict[WorkerId, str]:
+    """Where each worker listens: as its agent says, else as an earlier commit said."""
+    known = {
+        member.worker: member.address
+        for commit in (*view.commits.values(), *_offers(view))
+        for member in commit.members
+    }
+    known.update({w: slot.address for w, slot in slots_of(view).items() if slot.address})
+    return known
+
+
+def _offers(view: JobView) -> tuple[Commit, ...]:
+    return tuple(
+        node.record.commit for node in view.nodes.values() if node.record.commit is not None
+    )

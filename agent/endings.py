@@ -1,0 +1,112 @@
+"""When a job is over: its script is convicted, its budget spent, its training done, or stopped.
+
+Pure. A failed job ends at once; one that ends in order waits until its members have.
+"""
+
+from easyscale.agent import budget, gathering, words
+from easyscale.agent.memory import Memory
+from easyscale.agent.verdicts import Standpoint, Verdict
+from easyscale.errors import ExitCode
+from easyscale.model import Commit, Ending, JobState, Outcome, WorkerId
+from easyscale.rendezvous.agreement import End, JobView
+
+
+def step_of_job(at: Standpoint) -> int:
+    """How many steps the job has completed, as far as the leader knows."""
+    return max(at.step, at.view.progress.step if at.view.progress else 0)
+
+
+def ruling(at: Standpoint) -> budget.Ruling:
+    """What the recorded failures come to."""
+    failed = budget.counted(
+        () if at.is_new_start else budget.failures(at.view),
+        step=step_of_job(at),
+        forgiven_after_steps=at.timeouts.forgiven_after_steps,
+    )
+    slots = [
+        slot
+        for node in gathering.admitted(at.view, at.settings)
+        for slot in node.slots
+        if slot.state not in ("draining", "gone")
+    ]
+    alive = [s for s in slots if s.worker is not None and not at.view.ended(s.worker)]
+    return budget.judge(
+        failed,
+        slots=max(len(slots), 1),
+        max_restarts=at.settings.max_restarts,
+        workers=len(alive),
+    )
+
+
+def by_failure(at: Standpoint, memory: Memory) -> Verdict | None:
+    """Convicted scripts end with 1, a spent budget with 5."""
+    judged = ruling(at)
+    if judged.exit_code is None or judged.cause is None:
+        return None
+    cause = judged.cause
+    why = (
+        "restart budget spent"
+        if judged.exit_code is ExitCode.RESTART_BUDGET_SPENT
+        else (cause.failure.headline)
+    )
+    outcome = Outcome(
+        state=JobState.FAILED,
+        exit_code=judged.exit_code,
+        reason=f"{why}: {cause.why_ended}",
+        step=cause.failure.step,
+        cause=cause,
+    )
+    return Verdict(End(outcome), outcome.reason, memory)
+
+
+def in_order(at: Standpoint, memory: Memory) -> Verdict | None:
+    """All members have finished, or have left for a pause."""
+    view = at.view
+    base, newest = view.base, view.newest
+    if base is None or newest is None or at.is_new_start:
+        return None
+    if newest.pauses:
+        return _paused(at, memory, base, newest)
+    main = view.gone.get(base.main) if base.main is not None else None
+    if main is None or not main.finished:
+        return None
+    waiting = [w for w in base.workers if view.is_present(w)]
+    if waiting:
+        return Verdict(None, f"finished: waits for {words.places(waiting)} to end", memory)
+    if not all(_ended_in_order(view, worker) for worker in base.workers):
+        return None
+    outcome = Outcome(
+        state=JobState.FINISHED,
+        exit_code=ExitCode.DONE,
+        reason="script ended",
+        digest=main.digest,
+        step=main.step,
+    )
+    return Verdict(End(outcome), "finished: script ended", memory)
+
+
+def _ended_in_order(view: JobView, worker: WorkerId) -> bool:
+    """Finished, left, or out of reach after the end: its part is done either way."""
+    ending: Ending | None = view.gone.get(worker)
+    return ending is None or ending.finished or ending.drained
+
+
+def _paused(at: Standpoint, memory: Memory, base: Commit, pause: Commit) -> Verdict | None:
+    view = at.view
+    if any(view.is_present(worker) for worker in base.workers):
+        return None
+    stops = [wish_id for wish_id, wish in view.wishes.items() if wish.kind == "stop"]
+    agents = {(worker.node, worker.incarnation) for worker in base.workers}
+    newcomers = any(
+        (node.record.node, node.record.incarnation) not in agents for node in view.nodes.values()
+    )
+    if newcomers and not stops:
+        return None  # somebody came to go on with the job
+    left = [view.gone[worker] for worker in base.workers if worker in view.gone]
+    outcome = Outcome(
+        state=JobState.STOPPED,
+        exit_code=ExitCode.DONE,
+        reason=pause.reason,
+        step=max((ending.step for ending in left), default=0),
+    )
+    return Verdict(End(outcome, tuple(stops)), f"stopped: {pause.reason}", memory)

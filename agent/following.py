@@ -1,0 +1,247 @@
+"""What an agent does with what the store shows: registration, commits, plans, endings. Pure.
+
+Commits are facts: whichever road brings the newest one, it is kept and passed on.
+"""
+
+from dataclasses import replace
+
+from easyscale.agent import crew, leaving, news, records
+from easyscale.agent.actions import Enrol, KillWorker, Write
+from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
+from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
+from easyscale.model import Commit, Mode, NodeRecord, SlotRecord, SlotState, encode
+from easyscale.rendezvous.agreement import JobView
+from easyscale.reports import EventKind
+
+#: A capability is passed on when it changed by more than this share.
+CAPABILITY_CHANGE = 0.05
+
+
+# --- registration ------------------------------------------------------------------------------
+
+
+def enrol(turn: Turn) -> None:
+    """Register what this node offers, or what has changed of it."""
+    state = turn.state
+    if state.spec is None or state.stage is Stage.GONE or not state.slots:
+        return
+    record = record_of(turn)
+    if record == state.record:
+        return
+    turn.set(record=record)
+    turn.do(Enrol(record=record))
+
+
+def record_of(turn: Turn) -> NodeRecord:
+    """Our node as others see it; a measurement alone is passed on now and then only."""
+    state = turn.state
+    slots = tuple(_slot_record(state, slot.name, slot.kind) for slot in state.slots)
+    measured_s = state.measured_s
+    if turn.now.s - measured_s < state.settings.timeouts.capability_every_s:
+        slots = _with_former_measurements(state, slots)
+    elif state.record is not None and slots != state.record.slots:
+        turn.set(measured_s=turn.now.s)
+    entered = [w.entered.generation for w in state.workers.values() if w.entered is not None]
+    return NodeRecord(
+        node=state.node,
+        incarnation=state.identity.incarnation,
+        boot_id=state.identity.boot_id,
+        host=state.identity.host,
+        address=state.identity.address,
+        slots=slots,
+        commit=None if state.is_confirmed else state.commit,
+        formed=max(entered, default=None),
+    )
+
+
+def _slot_record(state: State, name: str, kind: str) -> SlotRecord:
+    worker = state.workers.get(name)
+    if worker is None:
+        return SlotRecord(name, kind or state.zygote_kind or "", None, _empty_state(state, name))
+    micro_step = worker.report.micro_step_s if worker.report else None
+    former = _former(state, name)
+    if micro_step is not None and former is not None and former.micro_step_s is not None:
+        change = abs(micro_step - former.micro_step_s) / former.micro_step_s
+        micro_step = former.micro_step_s if change < CAPABILITY_CHANGE else micro_step
+    return SlotRecord(
+        slot=name,
+        kind=worker.kind or kind or state.zygote_kind or "",
+        worker=worker.id,
+        state=_slot_state(state, worker),
+        address=worker.address,
+        micro_step_s=micro_step,
+    )
+
+
+def _empty_state(state: State, name: str) -> SlotState:
+    waiting = state.respawns.get(name)
+    over = waiting is not None and waiting.ready_s == float("inf")
+    return "gone" if over or name in state.withdrawn else "starting"
+
+
+def _slot_state(state: State, worker: OwnWorker) -> SlotState:
+    if worker.stopped or worker.phase is Phase.LEAVING:
+        return "gone"
+    if worker.id.slot in state.withdrawn:
+        return "draining"
+    match worker.phase:
+        case Phase.STANDBY:
+            return "standby"
+        case Phase.MEMBER | Phase.FINISHED:
+            return "in_use"
+        case _:
+            return "starting"
+
+
+def _former(state: State, name: str) -> SlotRecord | None:
+    slots = state.record.slots if state.record else ()
+    return next((slot for slot in slots if slot.slot == name), None)
+
+
+def _with_former_measurements(
+    state: State, slots: tuple[SlotRecord, ...]
+) -> tuple[SlotRecord, ...]:
+    return tuple(
+        SlotRecord(
+            slot=slot.slot,
+            kind=slot.kind,
+            worker=slot.worker,
+            state=slot.state,
+            address=slot.address,
+            micro_step_s=former.micro_step_s if (former := _former(state, slot.slot)) else None,
+        )
+        for slot in slots
+    )
+
+
+def lease_ended(turn: Turn, event: LeaseEnded) -> None:
+    """Register anew with the newest commit we know: the store may have forgotten it."""
+    turn.set(enrolled=None, is_confirmed=turn.state.commit is None, record=None)
+    turn.because("registers again", event.reason)
+
+
+def enrolled(turn: Turn, event: Enrolled) -> None:
+    """The registration stands: everything that hung on a former lease is written again."""
+    state = turn.state
+    again = state.first_revision is not None
+    turn.set(
+        enrolled=event.create_revision, first_revision=state.first_revision or event.create_revision
+    )
+    if not again:
+        return
+    for worker in state.workers.values():
+        if worker.entered is not None:
+            crew.write_entry(turn, worker.id, worker.entered)
+    for worker_id, ending in state.buried.items():
+        key = state.keys.gone_worker(worker_id)
+        turn.do(Write(key=key, value=encode(ending), leased=False))
+
+
+# --- views -------------------------------------------------------------------------------------
+
+
+def viewed(turn: Turn, event: Viewed) -> None:
+    """Take in what the store shows now, whatever was missed between."""
+    former, view = turn.state.view, event.view
+    if view.revision < former.revision and view.head is not None:
+        return  # two readers' answers may overtake each other
+    turn.set(view=view)
+    if view.spec is not None:
+        turn.set(spec=view.spec)
+    newest = view.newest
+    if newest is not None:
+        adopt(turn, newest, road="the store")
+    _confirm(turn, view)
+    plan = view.open_plan
+    if plan is not None:
+        crew.tell_plan(turn, plan)
+    _notice_endings(turn, former, view)
+    _notice_wishes(turn, view)
+    records.delete_superseded(turn)
+    records.register_snapshots(turn)
+    leaving.notice_outcome(turn)
+
+
+def _confirm(turn: Turn, view: JobView) -> None:
+    """Offer our commit while the store does not know it, or anything newer."""
+    commit = turn.state.commit
+    if commit is None or view.newest is None:
+        known = commit is None
+    else:
+        known = view.newest.generation >= commit.generation
+    turn.set(is_confirmed=known)
+
+
+def adopt(turn: Turn, commit: Commit, *, road: str) -> None:
+    """Keep the newest commit and pass it to our workers."""
+    state = turn.state
+    known = state.commit
+    if known is not None and commit.generation <= known.generation:
+        if commit.generation == known.generation and commit.digest != known.digest:
+            turn.because(f"{commit.generation.label} ignored", "same number, other content")
+        return
+    earlier = [c for g, c in state.view.commits.items() if g < commit.generation]
+    former = known or max(earlier, key=lambda c: c.generation, default=None)
+    if former is not None and former.pauses:
+        former = state.former
+    turn.set(commit=commit, former=former, untold=commit)
+    turn.because(f"{commit.generation.label} {commit.mode} by {road}", commit.reason)
+    crew.tell_commit(turn, commit)
+    if commit.pauses:
+        news.announce(turn, EventKind.DRAINING, commit.reason)
+    elif not any(worker.id in commit.workers for worker in turn.state.workers.values()):
+        turn.set(untold=None)
+        news.tell_commit(turn, commit, pause_s=None)
+
+
+def _notice_endings(turn: Turn, former: JobView, view: JobView) -> None:
+    """Tell our members and people of workers elsewhere that ended."""
+    fresh = [w for w in view.gone_order if w not in former.gone and w.node != turn.state.node]
+    if former.revision == 0:
+        return  # what ended before we came is no news
+    crew.tell_lost(turn, fresh)
+    for worker in fresh:
+        ending = view.gone[worker]
+        if not (ending.finished or ending.drained) and ending.failure is not None:
+            news.tell_lost(turn, worker, ending)
+
+
+def _notice_wishes(turn: Turn, view: JobView) -> None:
+    """Withdraw the slots of this node that somebody wants empty."""
+    state = turn.state
+    for wish in view.wishes.values():
+        if wish.node != state.node or wish.kind not in ("drain", "migrate"):
+            continue
+        names = {slot.name for slot in state.slots}
+        asked = frozenset(wish.slots or names) & names
+        if asked - turn.state.withdrawn:
+            withdraw(turn, asked, wish.by or "a wish")
+        if wish.kind == "drain" and not wish.slots:
+            leaving.leave(turn, wish.by or "a wish", signal=None)
+
+
+def withdraw(turn: Turn, slots: frozenset[str], by: str) -> None:
+    """These slots shall hold nothing: members leave at a boundary, the others at once."""
+    turn.set(withdrawn=turn.state.withdrawn | slots)
+    turn.because(f"withdraws {', '.join(sorted(slots))}", by)
+    for worker in tuple(turn.state.workers.values()):
+        if worker.id.slot in slots and worker.phase in (
+            Phase.FORKING,
+            Phase.STARTING,
+            Phase.STANDBY,
+        ):
+            crew.stop(turn, worker, f"slot withdrawn: {by}")
+
+
+def kill_excluded(turn: Turn) -> None:
+    """A worker that a newer generation excludes, out of a wait it must leave, has a short grace."""
+    state, grace_s = turn.state, turn.state.settings.timeouts.fence_grace_s
+    commit = state.commit
+    if commit is None or commit.mode is Mode.BOUNDARY:
+        return
+    for worker in tuple(state.workers.values()):
+        late = turn.now.s - worker.told_s >= grace_s
+        if worker.phase is Phase.LEAVING and late and worker.killed_s is None:
+            reason = f"fenced by {commit.generation.label}"
+            turn.put_worker(replace(worker, stopped=reason, killed_s=turn.now.s))
+            turn.do(KillWorker(worker=worker.id, reason=reason))

@@ -1,0 +1,123 @@
+"""Which workers may take ranks: nodes within the limits, slots of the job's kind, all started.
+
+Pure; also answers what a start still waits for.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from easyscale.agent import words
+from easyscale.agent.memory import Memory
+from easyscale.agent.settings import LaunchSettings
+from easyscale.model import Determinism, JobSpec, NodeRecord, SlotRecord, WorkerId
+from easyscale.rendezvous.agreement import JobView
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Slots whose workers could start the job, or what is missing yet."""
+
+    slots: tuple[SlotRecord, ...]
+    #: The job's kind that this start would fix; empty under heterogeneous determinism.
+    kind: str
+    waits_for: str
+    memory: Memory
+
+
+def is_ready(slot: SlotRecord, view: JobView) -> bool:
+    """Its worker waits in `register` and can be reached."""
+    return (
+        slot.state == "standby"
+        and slot.worker is not None
+        and bool(slot.address)
+        and not view.ended(slot.worker)
+    )
+
+
+def admitted(view: JobView, settings: LaunchSettings) -> tuple[NodeRecord, ...]:
+    """Nodes that may take part: those at work first, then by age, up to the most."""
+    at_work = {worker.node for worker in view.base.workers} if view.base else set()
+    nodes = sorted(
+        view.nodes.values(),
+        key=lambda node: (node.record.node not in at_work, node.create_revision),
+    )
+    return tuple(node.record for node in nodes[: settings.max_nodes])
+
+
+def kind_of(slots: Iterable[SlotRecord], spec: JobSpec | None) -> str:
+    """The kind that the job has, or that its first generation would fix: the most common."""
+    if spec is None or spec.determinism is Determinism.HETEROGENEOUS:
+        return ""
+    if spec.kind:
+        return spec.kind
+    kinds = Counter(slot.kind for slot in slots)
+    return min(kinds, key=lambda kind: (-kinds[kind], kind), default="")
+
+
+def fits_kind(slot: SlotRecord, kind: str) -> bool:
+    """Bits are kept between slots of one kind only; without a kind any slot fits."""
+    return not kind or slot.kind == kind
+
+
+def newcomers(view: JobView, settings: LaunchSettings) -> tuple[SlotRecord, ...]:
+    """Waiting workers that could join a running job."""
+    kind = kind_of((), view.spec)
+    members = set(view.base.workers) if view.base else set()
+    return tuple(
+        slot
+        for node in admitted(view, settings)
+        for slot in node.slots
+        if is_ready(slot, view) and slot.worker not in members and fits_kind(slot, kind)
+    )
+
+
+def gather(
+    view: JobView, memory: Memory, now: float, *, settings: LaunchSettings, least_nodes: int
+) -> Gathered:
+    """Collect what a start or restart can use; the first of it waits a moment for the rest."""
+    nodes = admitted(view, settings)
+    open_slots = {
+        record.node: [slot for slot in record.slots if slot.state not in ("draining", "gone")]
+        for record in nodes
+    }
+    ready = {name: [s for s in slots if is_ready(s, view)] for name, slots in open_slots.items()}
+    complete = [n for n, slots in open_slots.items() if slots and len(ready[n]) == len(slots)]
+    partial = [name for name, slots in ready.items() if slots]
+    memory = replace(memory, gathering_s=now if memory.gathering_s is None else memory.gathering_s)
+    since = memory.gathering_s if memory.gathering_s is not None else now
+    patient = now - since < settings.timeouts.prepare_timeout_s
+    have = complete if patient else partial
+    usable = tuple(slot for name in sorted(ready) for slot in ready[name])
+    kind = kind_of(usable, view.spec)
+    usable = tuple(slot for slot in usable if fits_kind(slot, kind))
+
+    def wait(reason: str) -> Gathered:
+        return Gathered((), kind, reason, memory)
+
+    if len(have) < least_nodes:
+        met = f" · have {words.listed(sorted(have))}" if have else ""
+        return wait(f"waiting for {least_nodes - len(have)} of {least_nodes} nodes{met}")
+    if not usable:
+        return wait("waiting for a worker to reach register")
+    if memory.complete_s is None:
+        memory = replace(memory, complete_s=now)
+    others = [name for name in open_slots if name not in have and open_slots[name]]
+    assert memory.complete_s is not None
+    if others and now - memory.complete_s < settings.timeouts.settle_s:
+        return wait(f"settling: {words.listed(others)} may be ready too")
+    return Gathered(usable, kind, "", memory)
+
+
+def offered(view: JobView) -> tuple[WorkerId, ...]:
+    """Workers that run on although the store that knew them is gone: they hold the state."""
+    return tuple(
+        slot.worker
+        for node in view.nodes.values()
+        for slot in node.record.slots
+        if slot.worker is not None
+        and slot.state in ("in_use", "draining")
+        and slot.address
+        and node.record.formed is not None
+        and not view.ended(slot.worker)
+    )

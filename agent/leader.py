@@ -1,0 +1,215 @@
+"""What the leader of a job decides, as a pure function: view, time and memory -> one decision.
+
+The first rule that applies wins; the order is that of the protocol. Every answer has a reason,
+also the answer to wait.
+"""
+
+from collections.abc import Callable
+
+from easyscale.agent import (
+    beginnings,
+    budget,
+    changes,
+    drafts,
+    endings,
+    survivors,
+    words,
+)
+from easyscale.agent.beginnings import Start
+from easyscale.agent.memory import Memory, observe
+from easyscale.agent.settings import Timeouts
+from easyscale.agent.verdicts import Standpoint, Verdict
+from easyscale.model import GenerationNumber, Mode, WorkerId
+from easyscale.rendezvous.agreement import (
+    CommitPlan,
+    Fence,
+    GiveUp,
+    JobView,
+    Propose,
+    Tidy,
+    objection,
+    stale_keys,
+)
+from easyscale.rendezvous.keys import Incarnation
+
+Rule = Callable[[Standpoint, Memory], Verdict | None]
+
+
+def decide(at: Standpoint, memory: Memory) -> Verdict:
+    """Decide on one linearizable view of the job."""
+    memory = observe(memory, at.view, at.now, timeouts=at.timeouts, position=at.position)
+    if at.view.outcome is not None and not at.is_new_start:
+        return Verdict(None, "the job has ended", memory)
+    rules: tuple[Rule, ...] = (
+        _await_readable_truth,
+        _obey_fence,
+        endings.by_failure,
+        beginnings.begin,
+        endings.in_order,
+        _recover,
+        _settle_open_plan,
+        _change,
+        _tidy,
+    )
+    waits: Verdict | None = None
+    for rule in rules:
+        verdict = rule(at, memory)
+        if verdict is None:
+            continue
+        if verdict.decision is not None or rule is not _change:
+            return verdict
+        # Nothing to change: time to tidy, but the reason to wait is what people should see.
+        waits, memory = verdict, verdict.memory
+    tidied = _tidy(at, memory) if waits is not None else None
+    return tidied or waits or Verdict(None, "", memory)
+
+
+def _await_readable_truth(at: Standpoint, memory: Memory) -> Verdict | None:
+    """A record of truth that we cannot read may say that we are wrong: decide nothing."""
+    for key, reason in sorted(at.view.unreadable.items()):
+        if not key.startswith((at.keys.nodes, at.keys.wishes, at.keys.snapshots)):
+            return Verdict(None, reason, memory)
+    return None
+
+
+def _obey_fence(at: Standpoint, memory: Memory) -> Verdict | None:
+    """An operator's word that a node has ended is proof."""
+    for wish_id, wish in sorted(at.view.wishes.items()):
+        if wish.kind != "fence":
+            continue
+        agents = {
+            Incarnation(worker.node, worker.incarnation)
+            for commit in at.view.open
+            for worker in commit.workers
+            if wish.node == worker.node and not at.view.ended(worker)
+        }
+        by = wish.by or "an operator"
+        decision = Fence(tuple(sorted(agents, key=str)), by, (wish_id,))
+        return Verdict(decision, f"node {wish.node} has ended, says {by}", memory)
+    return None
+
+
+def _recover(at: Standpoint, memory: Memory) -> Verdict | None:
+    """Somebody ended, is silent or cries for help: go on at once with whoever holds the state."""
+    view, base = at.view, at.view.base
+    if base is None or view.head is None:
+        return None
+    known = survivors.standing(view, memory, at.now, timeouts=at.timeouts)
+    nobody = not any(view.is_present(worker) for worker in base.workers)
+    if not (known.calls_for_change or nobody):
+        return None
+    only_reports = known.broken and not (known.lost or known.evicted)
+    if only_reports and memory.broken is not None:
+        ready_s = memory.broken[1] + at.timeouts.report_window_s
+        if at.now < ready_s:
+            return Verdict(None, "broken: waits for the exit that explains it", memory, ready_s)
+    if not known.left:
+        return beginnings.restore(at, memory)
+    members = _who_can_meet(known, memory, view)
+    attempt = memory.attempt
+    if attempt is not None and attempt.members == frozenset(members):
+        ready_s = attempt.at_s + _backoff(attempt.times, at.timeouts)
+        if at.now < ready_s:
+            return Verdict(None, "the same members failed to meet: waits a moment", memory, ready_s)
+    start = Start(
+        mode=Mode.NOW,
+        generation=GenerationNumber(view.head.era, view.head.planned + 1),
+        members=members,
+        reason=survivors.describe(known),
+    )
+    return beginnings.at_once(start, at, memory)
+
+
+def _who_can_meet(known: survivors.Standing, memory: Memory, view: JobView) -> tuple[WorkerId, ...]:
+    """All that are left; if the same set has failed to form, those that reach one another."""
+    base, attempt = view.base, memory.attempt
+    failed_again = (
+        base is not None
+        and attempt is not None
+        and attempt.generation == base.generation
+        and bool(view.breaks.get(base.generation))
+        and frozenset(known.left) == attempt.members
+    )
+    if not failed_again:
+        return known.left
+    return survivors.connected(known.left, known.broken, base.main if base else None)
+
+
+def _backoff(times: int, timeouts: Timeouts) -> float:
+    return min(timeouts.replan_first_s * 2.0 ** (times - 1), timeouts.replan_most_s)
+
+
+def _settle_open_plan(at: Standpoint, memory: Memory) -> Verdict | None:
+    """Commit the open plan, give it up, or say what it waits for."""
+    view, plan = at.view, at.view.open_plan
+    if plan is None:
+        return None
+    label = plan.generation.label
+    gone = [worker for worker in plan.workers if not view.is_present(worker)]
+    if gone:
+        reason = f"{label} given up: {words.places(gone)} ended before it was committed"
+        return Verdict(GiveUp(plan.generation), reason, memory)
+    since = memory.plan[1] if memory.plan is not None else at.now
+    commit = drafts.commit_of(plan, view)
+    waits = objection(commit, view)
+    if waits is None:
+        return Verdict(CommitPlan(commit, _answered(at, plan.workers)), plan.reason, memory)
+    limit_s = at.timeouts.prepare_timeout_s
+    if at.now - since >= limit_s:
+        reason = f"{label} given up after {limit_s:g} s: {waits}"
+        return Verdict(GiveUp(plan.generation), reason, memory)
+    return Verdict(None, waits, memory, since + limit_s)
+
+
+def _answered(at: Standpoint, members: tuple[WorkerId, ...]) -> tuple[str, ...]:
+    """Wishes that hold once these workers are the members, and that the agents have noted."""
+    slots = drafts.slots_of(at.view)
+    answered = []
+    for wish_id, wish in sorted(at.view.wishes.items()):
+        match wish.kind:
+            case "drain" | "migrate":
+                touched = [w for w in slots if changes.drains(wish, w)]
+                noted = all(slots[w].state in ("draining", "gone") for w in touched)
+                if noted and not any(changes.drains(wish, worker) for worker in members):
+                    answered.append(wish_id)
+            case "rebalance":
+                answered.append(wish_id)
+            case "devices":
+                has = {
+                    w.slot for w in slots if w.node == wish.node and slots[w].state != "draining"
+                }
+                if has == set(wish.slots):
+                    answered.append(wish_id)
+            case _:
+                pass
+    return tuple(answered)
+
+
+def _change(at: Standpoint, memory: Memory) -> Verdict | None:
+    """Joins, drains, rebalances: what is wanted becomes one plan."""
+    if at.view.base is None or at.view.head is None:
+        return None
+    change = changes.propose(at.view, memory, at.now, settings=at.settings)
+    if change.plan is None:
+        return Verdict(None, change.reason, change.memory, change.wake_s)
+    reason = f"{change.plan.generation.label} planned: {change.reason}"
+    return Verdict(Propose(change.plan), reason, change.memory)
+
+
+def _tidy(at: Standpoint, memory: Memory) -> Verdict | None:
+    """Delete what no open generation names, and wishes that need no plan any more."""
+    base = at.view.base
+    failed = budget.counted(
+        budget.failures(at.view),
+        step=endings.step_of_job(at),
+        forgiven_after_steps=at.timeouts.forgiven_after_steps,
+    )
+    stale = stale_keys(at.view, at.keys, keep=[worker for worker, _ in failed])
+    settled = at.view.open_plan is None and base is not None and at.view.is_entered(base)
+    if settled and base is not None:
+        wishes = [w for w in _answered(at, base.workers) if at.view.wishes[w].kind != "rebalance"]
+        stale = (*stale, *(at.keys.wish(wish_id) for wish_id in wishes))
+    return Verdict(Tidy(stale), "", memory) if stale else None
+
+
+__all__ = ["JobView", "Standpoint", "Verdict", "decide"]

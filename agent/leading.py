@@ -1,0 +1,80 @@
+"""An agent that leads: asks `leader.decide` and turns the answer into one transaction. Pure.
+
+At most one transaction is under way, and the same view is acted on once.
+"""
+
+from easyscale.agent import leader, news
+from easyscale.agent.actions import Transact
+from easyscale.agent.events import Deposed, Elected, Transacted
+from easyscale.agent.memory import Memory
+from easyscale.agent.state import Turn
+from easyscale.agent.verdicts import Standpoint
+from easyscale.rendezvous.agreement import Tidy, transaction
+
+DECISION = "decision "
+#: A decision whose transaction failed is thought over again after this, also without news.
+AGAIN_S = 0.5
+#: Rules that depend on time alone are asked at least this often.
+ASK_EVERY_S = 1.0
+
+
+def elected(turn: Turn, event: Elected) -> None:
+    """Begin to lead with nothing remembered: the open plan, if any, is taken over by the rules."""
+    turn.set(token=event.token, memory=Memory(), acted_revision=-1, deciding="", wake_s=None)
+    turn.because("leads")
+
+
+def deposed(turn: Turn, event: Deposed) -> None:
+    turn.set(token=None, deciding="", wake_s=None)
+    turn.because("leads no more", event.reason)
+
+
+def decide(turn: Turn) -> None:
+    """Ask the rules when there is news or it is time, unless a decision is under way."""
+    state = turn.state
+    if state.token is None or state.first_revision is None or not state.is_complete:
+        return
+    is_due = state.wake_s is not None and state.wake_s <= turn.now.s
+    is_news = state.view.revision > state.asked_revision
+    if not (is_due or is_news or turn.now.s - state.asked_s >= ASK_EVERY_S):
+        return
+    turn.set(asked_revision=state.view.revision, asked_s=turn.now.s, wake_s=None)
+    if state.deciding or state.view.revision <= state.acted_revision:
+        return
+    at = Standpoint(
+        view=state.view,
+        now=turn.now.s,
+        settings=state.settings,
+        keys=state.keys,
+        found=state.found,
+        position=max((w.beat.position for w in state.workers.values() if w.beat), default=-1),
+        step=max((w.step for w in state.workers.values()), default=0),
+        since_revision=state.first_revision,
+    )
+    verdict = leader.decide(at, state.memory)
+    news.tell_waiting(turn, verdict.reason)
+    if verdict.reason and verdict.reason != state.leader_reason:
+        turn.because("decides" if verdict.decision else "waits", verdict.reason)
+    turn.set(memory=verdict.memory, wake_s=verdict.wake_s)
+    if verdict.reason:
+        turn.set(leader_reason=verdict.reason)
+    if verdict.decision is None:
+        return
+    planned = transaction(verdict.decision, state.view, keys=state.keys, token=state.token)
+    quiet = isinstance(verdict.decision, Tidy)
+    name = f"{DECISION}{'tidy' if quiet else verdict.reason}"
+    turn.set(deciding=name, acted_revision=state.view.revision)
+    turn.do(Transact(name=name, compares=planned.compares, operations=planned.operations))
+
+
+def decided(turn: Turn, event: Transacted) -> None:
+    """A transaction of ours ended; one that failed is thought over with the next view."""
+    if event.name != turn.state.deciding:
+        return
+    turn.set(deciding="")
+    if not event.succeeded:
+        lost = "its answer was lost" if event.succeeded is None else "something changed meanwhile"
+        turn.because("decision not carried out", lost)
+        turn.set(acted_revision=-1, wake_s=turn.now.s + AGAIN_S)
+    else:
+        turn.set(asked_revision=-1)  # news may have come while the transaction was under way

@@ -1,0 +1,174 @@
+"""How an agent comes to its end: a signal, a drain, an outcome. Pure.
+
+Draining asks for a boundary and loses nothing; the grace or a second signal ends it hard.
+"""
+
+from dataclasses import replace
+
+from easyscale.agent import crew, news
+from easyscale.agent.actions import Exit, KillWorker, Leave, ReportCause, Resign, Write
+from easyscale.agent.cause import first_cause, signal_name
+from easyscale.agent.events import Signalled
+from easyscale.agent.state import Phase, Stage, State, Turn
+from easyscale.errors import ExitCode
+from easyscale.model import JobState, Wish, encode
+from easyscale.reports import EventKind
+
+#: After everything here has ended, the outcome is waited for so long.
+OUTCOME_WAIT_S = 10.0
+#: Others read the outcome from the store that this agent serves for so long.
+SERVE_ON_S = 5.0
+_IDLE = (Phase.FORKING, Phase.STARTING, Phase.STANDBY)
+
+
+def signalled(turn: Turn, event: Signalled) -> None:
+    """First: drain this node. Second: end its workers now."""
+    name = signal_name(event.number)
+    if turn.state.signal is not None or turn.state.stage is Stage.ENDING:
+        turn.set(signal=event.number)
+        kill_all(turn, f"{name} came again")
+        return
+    sender = f" from {event.sender}" if event.sender else ""
+    grace_s = turn.state.settings.grace_s
+    leave(turn, f"{name}{sender}, {grace_s:g} s grace", signal=event.number)
+
+
+def leave(turn: Turn, by: str, *, signal: int | None) -> None:
+    """Ask for a boundary without this node; workers that hold nothing end at once."""
+    state = turn.state
+    if state.stage is not Stage.RUNNING:
+        return
+    turn.set(
+        stage=Stage.LEAVING,
+        signal=signal,
+        withdrawn=frozenset(slot.name for slot in state.slots),
+        leave_by_s=turn.now.s + state.settings.grace_s if signal is not None else None,
+    )
+    turn.because("drains this node", by)
+    crew.stop_all(turn, f"drain: {by}", only=_IDLE)
+    members = [w for w in turn.state.workers.values() if w.phase is Phase.MEMBER]
+    if signal is not None and members:
+        wish = Wish(kind="drain", node=state.node, by=by)
+        key = state.keys.wish(f"drain-{state.node}"[:64])
+        turn.do(Write(key=key, value=encode(wish), leased=False))
+        news.announce(turn, EventKind.DRAINING, by, node=state.node, workers=len(members))
+
+
+def kill_all(turn: Turn, reason: str) -> None:
+    """SIGKILL every worker of this node, once; nothing is waited for after that."""
+    turn.set(is_forced=True)
+    for worker in tuple(turn.state.workers.values()):
+        if worker.killed_s is None:
+            turn.put_worker(replace(worker, stopped=reason, killed_s=turn.now.s))
+            turn.do(KillWorker(worker=worker.id, reason=reason))
+    turn.because("kills the workers of this node", reason)
+
+
+def notice_outcome(turn: Turn) -> None:
+    """The job has ended: so do our workers, then we."""
+    state = turn.state
+    outcome = state.view.outcome
+    if outcome is None or state.first_revision is None:
+        return
+    if state.stage in (Stage.ENDING, Stage.GONE):
+        return
+    if state.view.outcome_revision < state.first_revision:
+        return  # of an earlier launch: this one goes on from there
+    # RUNNING, LEAVING -> ENDING: the leader wrote the outcome
+    turn.set(stage=Stage.ENDING)
+    turn.because(f"the job has {outcome.state}", outcome.reason)
+    if outcome.state is JobState.FAILED:
+        crew.stop_all(turn, f"job failed: {outcome.reason}")
+    else:
+        crew.stop_all(turn, f"job {outcome.state}", only=(*_IDLE, Phase.MEMBER, Phase.LEAVING))
+
+
+def settle(turn: Turn) -> None:
+    """Leave when everything that keeps this agent is over; called after every event."""
+    state = turn.state
+    if state.leave_by_s is not None and turn.now.s >= state.leave_by_s and state.workers:
+        turn.set(leave_by_s=None)
+        kill_all(turn, f"the grace of {state.settings.grace_s:g} s is over")
+    if state.workers or state.stage is Stage.GONE:
+        return
+    match state.stage:
+        case Stage.ENDING:
+            _settle_ending(turn)
+        case Stage.LEAVING:
+            _settle_leaving(turn)
+        case _:
+            _settle_running(turn)
+
+
+def _settle_ending(turn: Turn) -> None:
+    state, outcome = turn.state, turn.state.view.outcome
+    assert outcome is not None
+    if state.ended_s is None:
+        turn.set(ended_s=turn.now.s)
+    serves = not state.settings.store.endpoints and len(state.view.nodes) > 1
+    waited_s = turn.now.s - (turn.state.ended_s or turn.now.s)
+    if state.token is not None and serves and waited_s < SERVE_ON_S:
+        return  # the others read the outcome from our store
+    code = int(outcome.exit_code)
+    if outcome.state is JobState.STOPPED and state.signal is not None:
+        code = 128 + state.signal
+    if outcome.cause is not None:
+        cause = first_cause(
+            outcome.cause,
+            exit_code=code,
+            settings=state.settings,
+            snapshot=news.newest_snapshot(turn),
+            generation=state.commit,
+        )
+        turn.do(ReportCause(cause=cause))
+    elif outcome.state is JobState.FAILED:
+        news.announce(turn, EventKind.FAILED, outcome.reason, exit_code=code)
+    else:
+        news.conclude(turn, outcome, exit_code=code)
+    _go(turn, code, outcome.reason)
+
+
+def _settle_leaving(turn: Turn) -> None:
+    """Everything here has ended: others go on, or the job pauses and its outcome is due."""
+    state = turn.state
+    if state.drained_s is None:
+        turn.set(drained_s=turn.now.s)
+    if _goes_on_elsewhere(state):
+        news.announce(turn, EventKind.LEFT, "the job goes on without this node", node=state.node)
+        _go(turn, ExitCode.DONE, "drained: the job goes on without this node")
+        return
+    code = 128 + state.signal if state.signal is not None else int(ExitCode.DONE)
+    waited_s = turn.now.s - (turn.state.drained_s or turn.now.s)
+    due = state.commit is not None and state.away_s is None and not state.is_forced
+    if due and waited_s < OUTCOME_WAIT_S:
+        return
+    news.announce(turn, EventKind.STOPPED, "ended here before the job did", exit_code=code)
+    _go(turn, code, "left: the job has not finished")
+
+
+def _goes_on_elsewhere(state: State) -> bool:
+    commit = state.commit
+    return commit is not None and any(worker.node != state.node for worker in commit.workers)
+
+
+def _settle_running(turn: Turn) -> None:
+    """Without a zygote nothing can start here; after the end an unreachable store keeps nobody."""
+    state = turn.state
+    if state.lost_zygote:
+        _go(turn, ExitCode.JOB_FAILED, f"no worker can start here: {state.lost_zygote}")
+        return
+    finished = [ending for ending in state.buried.values() if ending.finished]
+    away_s = turn.now.s - state.away_s if state.away_s is not None else 0.0
+    if finished and away_s >= state.settings.timeouts.evict_after_s:
+        news.announce(
+            turn, EventKind.NOTE, "finished; etcd is away, so the outcome is not recorded"
+        )
+        _go(turn, ExitCode.DONE, "finished while etcd was away")
+
+
+def _go(turn: Turn, code: int, reason: str) -> None:
+    turn.set(stage=Stage.GONE)
+    turn.because(f"exit {int(code)}", reason)
+    turn.do(Resign(reason=reason))
+    turn.do(Leave(how=reason))
+    turn.do(Exit(code=int(code), reason=reason))

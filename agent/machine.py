@@ -1,0 +1,213 @@
+"""The agent of one node as a pure machine: (state, event, now) -> (state, actions, reason).
+
+    event -> take it in -> what follows for anybody: decide, spawn, register, leave -> actions
+
+No clock, no log, no I/O; the driver performs the actions in order and brings the next event.
+"""
+
+from typing import assert_never
+
+from easyscale.agent import crew, following, leading, leaving, news, records, watchdog
+from easyscale.agent.actions import AgentAction, Campaign, Write
+from easyscale.agent.events import (
+    AgentEvent,
+    Asked,
+    Deposed,
+    Elected,
+    Enrolled,
+    ForkFailed,
+    JobOpened,
+    LeaseEnded,
+    Signalled,
+    SlotsFound,
+    SnapshotsFound,
+    StoreAway,
+    StoreBack,
+    Ticked,
+    Transacted,
+    Viewed,
+    WorkerExited,
+    WorkerForked,
+    WorkerSaid,
+    ZygoteLost,
+    ZygoteReady,
+)
+from easyscale.agent.settings import Identity, LaunchSettings
+from easyscale.agent.state import Now, Stage, State, Story, Turn
+from easyscale.model import encode
+from easyscale.rendezvous.keys import JobKeys
+from easyscale.reports import EventKind
+
+__all__ = ["Now", "State", "Story", "begin", "deadline", "followed_ranges", "step"]
+
+
+def begin(settings: LaunchSettings, identity: Identity, *, now: Now) -> State:
+    """An agent that knows what it was asked for and nothing else yet."""
+    return State(
+        settings=settings,
+        identity=identity,
+        keys=JobKeys.of(settings.job_id),
+        began_s=now.s,
+    )
+
+
+def followed_ranges(keys: JobKeys) -> tuple[str, ...]:
+    """What every agent watches; only the leader needs the rest, which grows with the nodes."""
+    return (
+        keys.head,
+        keys.job,
+        keys.leader,
+        keys.commits,
+        keys.plans,
+        keys.gone,
+        keys.wishes,
+        keys.snapshots,
+        keys.outcome,
+    )
+
+
+def step(state: State, event: AgentEvent, now: Now) -> tuple[State, tuple[AgentAction, ...], str]:
+    """Take one event in; the reason is empty where nothing was decided."""
+    turn = Turn(state, now, type(event).__name__)
+    _take_in(turn, event)
+    if turn.state.stage is not Stage.GONE:
+        leading.decide(turn)
+        crew.spawn(turn)
+        following.enrol(turn)
+        leaving.settle(turn)
+    return turn.state, tuple(turn.actions), "; ".join(turn.reasons)
+
+
+def _take_in(turn: Turn, event: AgentEvent) -> None:
+    match event:
+        case ZygoteReady(cpu_kind=kind):
+            turn.set(zygote_kind=kind)
+        case ZygoteLost():
+            crew.zygote_lost(turn, event)
+        case WorkerForked():
+            crew.forked(turn, event)
+        case ForkFailed():
+            crew.fork_failed(turn, event)
+        case WorkerSaid():
+            _hear(turn, event)
+        case WorkerExited():
+            crew.exited(turn, event)
+        case SlotsFound():
+            _find_slots(turn, event)
+        case JobOpened():
+            _open_job(turn, event)
+        case SnapshotsFound(records=found):
+            turn.set(found=found, unregistered=(*turn.state.unregistered, *found))
+        case Enrolled():
+            following.enrolled(turn, event)
+            if turn.state.first_revision == event.create_revision:
+                turn.do(Campaign())
+        case LeaseEnded():
+            following.lease_ended(turn, event)
+        case StoreAway(reason=reason):
+            _lose_store(turn, reason)
+        case StoreBack():
+            _meet_store_again(turn, event)
+        case Elected():
+            leading.elected(turn, event)
+            turn.set(is_complete=False)
+        case Deposed():
+            leading.deposed(turn, event)
+            turn.set(is_complete=False)
+        case Viewed(complete=complete):
+            turn.set(is_complete=complete)
+            following.viewed(turn, event)
+        case Transacted():
+            _note_transaction(turn, event)
+        case Signalled():
+            leaving.signalled(turn, event)
+        case Asked(wish_id=wish_id, wish=wish):
+            key = turn.state.keys.wish(wish_id)
+            turn.do(Write(key=key, value=encode(wish), leased=False))
+        case Ticked():
+            _tick(turn, event)
+        case _:
+            assert_never(event)
+
+
+def _hear(turn: Turn, event: WorkerSaid) -> None:
+    worker = turn.own(event.worker)
+    if worker is None:
+        return  # it ended meanwhile
+    seen = crew.hear(turn, worker, event.message)
+    if seen is not None:
+        following.adopt(turn, seen.commit, road=f"a peer of {worker.id.place}")
+    commit = turn.state.commit
+    if commit is not None:
+        crew.tell_commit(turn, commit)  # a worker that has just registered may be named already
+
+
+def _find_slots(turn: Turn, event: SlotsFound) -> None:
+    """New slots get workers; those that went shall hold nothing."""
+    names = {slot.name for slot in event.slots}
+    went = frozenset(slot.name for slot in turn.state.slots) - names
+    kept = [slot for slot in turn.state.slots if slot.name in went & turn.state.workers.keys()]
+    turn.set(
+        slots=tuple(sorted((*event.slots, *kept))),
+        withdrawn=turn.state.withdrawn - frozenset(names),
+    )
+    if went:
+        following.withdraw(turn, went, event.reason or "the device went away")
+
+
+def _open_job(turn: Turn, event: JobOpened) -> None:
+    turn.set(spec=event.spec, store=event.store)
+    slots = turn.state.slots
+    news.announce(
+        turn,
+        EventKind.MET,
+        event.store,
+        store=event.store,
+        seconds=event.seconds,
+        node=turn.state.node,
+        slots=len(slots),
+        kind=slots[0].kind if slots else "",
+    )
+
+
+def _lose_store(turn: Turn, reason: str) -> None:
+    if turn.state.away_s is None:
+        turn.set(away_s=turn.now.s)
+        turn.because("etcd is away: training goes on, changes wait", reason)
+        news.announce(turn, EventKind.STORE_AWAY, reason, store=turn.state.store)
+
+
+def _meet_store_again(turn: Turn, event: StoreBack) -> None:
+    turn.set(away_s=None)
+    commit = turn.state.commit
+    stands = f"{commit.generation.label} stands, nothing lost" if commit else "nothing lost"
+    turn.because("etcd answers again", stands)
+    news.announce(
+        turn, EventKind.STORE_BACK, stands, store=turn.state.store, silent_s=event.silent_s
+    )
+
+
+def _note_transaction(turn: Turn, event: Transacted) -> None:
+    if event.name.startswith(leading.DECISION):
+        leading.decided(turn, event)
+    elif event.name.startswith(records.SNAPSHOT):
+        name = event.name.removeprefix(records.SNAPSHOT)
+        records.snapshot_registered(turn, name, succeeded=event.succeeded)
+
+
+def _tick(turn: Turn, event: Ticked) -> None:
+    watchdog.take_beats(turn, event.beats)
+    watchdog.watch(turn, event.monotonic_s)
+    following.kill_excluded(turn)
+    records.record_progress(turn)
+    if turn.state.unregistered:
+        records.register_snapshots(turn)
+
+
+def deadline(state: State, now: Now) -> float | None:
+    """When the machine wants the next tick at the latest, in seconds of `now.s`; None: no hurry."""
+    times = [state.wake_s, state.leave_by_s]
+    times += [respawn.ready_s for respawn in state.respawns.values()]
+    due = [at for at in times if at is not None and now.s < at < float("inf")]
+    overdue = state.wake_s is not None and state.wake_s <= now.s
+    return now.s if overdue else min(due, default=None)

@@ -1,0 +1,138 @@
+"""What a leader has to remember between views: since when things are as they are.
+
+A frozen value that goes into a decision and comes out of it; a new leader begins with none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from easyscale.agent.settings import Timeouts
+from easyscale.model import GenerationNumber, Mode, WorkerId
+from easyscale.rendezvous.agreement import JobView
+from easyscale.rendezvous.keys import Incarnation
+
+#: More than this share of the registrations vanishing together is the store's hiccup.
+MASS_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A set of workers that was committed after a loss, how often in a row, and when."""
+
+    generation: GenerationNumber
+    members: frozenset[WorkerId]
+    times: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A rebalance that must prove itself: the old and the new map's step time, seconds."""
+
+    generation: GenerationNumber
+    counts: tuple[tuple[WorkerId, int], ...]
+    before_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """All times are the leader's own clock, seconds."""
+
+    present: frozenset[Incarnation] = frozenset()
+    #: Agents of generations that could run which have no registration -> since when.
+    missing: Mapping[Incarnation, float] = field(default_factory=dict)
+    #: Most registrations vanished together: losses by lease alone do not count until then.
+    guarded_until_s: float = 0.0
+    vanished: tuple[tuple[float, Incarnation], ...] = ()
+    position: int = -1
+    moved_s: float = 0.0
+    #: The first broken report of this generation came then.
+    broken: tuple[GenerationNumber, float] | None = None
+    attempt: Attempt | None = None
+    plan: tuple[GenerationNumber, float] | None = None
+    #: The change that is wanted, since when it is this one, and since when there is any.
+    wanted: tuple[str, float, float] | None = None
+    #: Nodes to start with are gathered since then; the first of them was complete then.
+    gathering_s: float | None = None
+    complete_s: float | None = None
+    trial: Trial | None = None
+    #: Maps that measured worse than they had promised, as counts per worker.
+    rejected: tuple[tuple[tuple[WorkerId, int], ...], ...] = ()
+
+    def without_lease_s(self, worker: WorkerId, now: float) -> float:
+        """How long the worker's agent has been without a registration."""
+        since = self.missing.get(Incarnation(worker.node, worker.incarnation))
+        return 0.0 if since is None else now - since
+
+    def silent(self, now: float, after_s: float | None) -> frozenset[Incarnation]:
+        """Agents that have been without a lease for the take-over time; None waits for ever."""
+        if after_s is None:
+            return frozenset()
+        return frozenset(agent for agent, since in self.missing.items() if now - since >= after_s)
+
+
+def observe(
+    memory: Memory, view: JobView, now: float, *, timeouts: Timeouts, position: int = -1
+) -> Memory:
+    """Note what has changed; `position` is what the leader's own workers are known to have done."""
+    present = frozenset(node.incarnation for node in view.nodes.values())
+    expected = {
+        Incarnation(worker.node, worker.incarnation)
+        for commit in view.open
+        for worker in commit.workers
+        if not view.ended(worker)
+    } | {
+        Incarnation(worker.node, worker.incarnation)
+        for node in view.nodes.values()
+        if view.head is None and node.record.commit is not None
+        for worker in node.record.commit.workers
+    }
+    missing = {agent: memory.missing.get(agent, now) for agent in expected - present}
+    memory = replace(memory, present=present, missing=missing)
+    memory = _notice_mass_expiry(memory, view, now, gone=memory.present - present, t=timeouts)
+    memory = replace(memory, present=present, missing=missing)
+    reached = max(position, view.progress.position if view.progress else -1)
+    if reached != memory.position:
+        memory = replace(memory, position=reached, moved_s=now)
+    memory = _notice_attempt(memory, view, now)
+    return _notice_reports(memory, view, now)
+
+
+def _notice_mass_expiry(
+    memory: Memory, view: JobView, now: float, *, gone: frozenset[Incarnation], t: Timeouts
+) -> Memory:
+    lately = [(at, agent) for at, agent in memory.vanished if now - at <= t.lease_ttl_s]
+    lately += [(now, agent) for agent in sorted(gone, key=str) if agent not in view.gone_agents]
+    before = len(memory.present | gone)
+    guarded = memory.guarded_until_s
+    if gone and len(lately) > 1 and len(lately) > MASS_SHARE * before:
+        guarded = now + t.mass_guard_s
+    return replace(memory, vanished=tuple(lately), guarded_until_s=guarded)
+
+
+def _notice_attempt(memory: Memory, view: JobView, now: float) -> Memory:
+    """Count how often the same survivors were sent into a new generation without moving since."""
+    base, former = view.base, memory.attempt
+    if base is None or base.mode is not Mode.NOW:
+        return replace(memory, attempt=None)
+    if former is not None and former.generation == base.generation:
+        return memory
+    members = frozenset(base.workers)
+    again = former is not None and former.members == members and memory.moved_s <= former.at_s
+    times = former.times + 1 if former is not None and again else 1
+    return replace(memory, attempt=Attempt(base.generation, members, times, now))
+
+
+def _notice_reports(memory: Memory, view: JobView, now: float) -> Memory:
+    reported = [g for g, reports in view.breaks.items() if reports]
+    if not reported:
+        memory = replace(memory, broken=None)
+    elif memory.broken is None or memory.broken[0] != max(reported):
+        memory = replace(memory, broken=(max(reported), now))
+    plan = view.open_plan
+    if plan is None:
+        return replace(memory, plan=None)
+    if memory.plan is None or memory.plan[0] != plan.generation:
+        return replace(memory, plan=(plan.generation, now))
+    return memory

@@ -1,0 +1,341 @@
+"""What people are told of a change, and the numbers that the closing lines count. Pure.
+
+The reason is the string that the leader put into the commit, so it is the same on every node.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from easyscale.agent import planner
+from easyscale.agent.actions import Announce, Conclude, ShowProgress
+from easyscale.agent.cause import signal_name
+from easyscale.agent.state import OwnWorker, Turn
+from easyscale.model import Commit, Ending, JobState, Mode, Outcome, SnapshotRecord, WorkerId
+from easyscale.reports import EventKind, Fact, JobEvent, Progress, Summary
+
+#: Progress is shown at most this often.
+SHOW_EVERY_S = 0.5
+#: A sparkline has so many points at most.
+HISTORY = 64
+_COUNTED = frozenset({"joined", "lost", "drained", "rebalanced", "migrated", "restored"})
+
+
+def announce(turn: Turn, event: EventKind, reason: str = "", /, **facts: Fact) -> None:
+    """One change, as one line."""
+    state = turn.state
+    generation = state.commit.generation if state.commit else None
+    line = JobEvent(
+        at=_stamp(turn.now.wall_s),
+        job=state.settings.job_id,
+        event=event,
+        step=state.step,
+        era=generation.era if generation else 0,
+        generation=generation.number if generation else 0,
+        reason=reason,
+        facts=facts,
+    )
+    turn.do(Announce(event=line))
+    if event.value in _COUNTED:
+        totals = state.totals
+        changes = {**totals.changes, event.value: totals.changes.get(event.value, 0) + 1}
+        turn.set(totals=replace(totals, changes=changes))
+
+
+def _stamp(wall_s: float) -> str:
+    at = datetime.fromtimestamp(wall_s, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def tell_commit(turn: Turn, commit: Commit, *, pause_s: float | None) -> None:
+    """The lines of a generation, once the first of our workers stands in it."""
+    former = turn.state.former
+    _count_pause(turn, pause_s, first=former is None or not former.members)
+    match commit.mode:
+        case Mode.RESTORE:
+            _tell_start(turn, commit, former)
+        case Mode.NOW:
+            kept = len(commit.members)
+            announce(
+                turn,
+                EventKind.RECOVERED,
+                commit.reason,
+                pause_s=pause_s,
+                steps_lost=0,
+                workers_kept=kept,
+                ranks_moved=_moved(commit, former),
+            )
+        case Mode.BOUNDARY:
+            _tell_change(turn, commit, former, pause_s)
+
+
+def _tell_start(turn: Turn, commit: Commit, former: Commit | None) -> None:
+    state = turn.state
+    own = [w for w in commit.workers if w.node == state.node]
+    counts = [len(member.ranks) for member in commit.members]
+    snapshot = commit.snapshot
+    restarted = former is not None and bool(former.members)
+    if not restarted:
+        announce(
+            turn,
+            EventKind.STARTED,
+            commit.reason,
+            node=state.node,
+            workers=len(own),
+            seconds=turn.now.s - state.began_s,
+            logical_workers=sum(counts),
+            shares=planner.shares(counts),
+        )
+    if snapshot is None and not restarted:
+        return
+    step = snapshot.step if snapshot else 0
+    reached = max((w.step for w in state.workers.values()), default=0)
+    stored = state.view.progress.step if state.view.progress else 0
+    back = max(reached, stored, step) - step if restarted else 0
+    record = state.view.snapshots.get(snapshot.name) if snapshot else None
+    totals = state.totals
+    turn.set(
+        totals=replace(
+            totals,
+            steps_lost=totals.steps_lost + back,
+            restarts=totals.restarts + (1 if restarted else 0),
+        )
+    )
+    announce(
+        turn,
+        EventKind.RESTORED,
+        commit.reason,
+        snapshot=snapshot.name if snapshot else "",
+        snapshot_step=step,
+        path=record.path if record else "",
+        steps_back=back,
+    )
+
+
+def _tell_change(turn: Turn, commit: Commit, former: Commit | None, pause_s: float | None) -> None:
+    before = former.workers if former else ()
+    came = [worker for worker in commit.workers if worker not in before]
+    left = [worker for worker in before if worker not in commit.workers]
+    if commit.pauses:
+        return
+    for node, workers in _by_node(came):
+        one = workers[0] if len(workers) == 1 else None
+        announce(
+            turn,
+            EventKind.JOINED,
+            commit.reason,
+            node=node,
+            slots=len(workers),
+            slot=one.slot if one else None,
+            kind=_kind(turn, workers[0]),
+            pid=_pid(turn, one),
+            pause_s=pause_s,
+            steps_lost=0,
+        )
+    for node, workers in _by_node(left):
+        announce(
+            turn,
+            EventKind.DRAINED,
+            commit.reason,
+            node=node,
+            slots=len(workers),
+            slot=workers[0].slot if len(workers) == 1 else None,
+            pause_s=pause_s,
+            steps_lost=0,
+        )
+    if not came and not left:
+        announce(turn, EventKind.REBALANCED, commit.reason, pause_s=pause_s, steps_lost=0)
+
+
+def _by_node(workers: Iterable[WorkerId]) -> list[tuple[str, list[WorkerId]]]:
+    nodes: dict[str, list[WorkerId]] = {}
+    for worker in workers:
+        nodes.setdefault(worker.node, []).append(worker)
+    return sorted(nodes.items())
+
+
+def _kind(turn: Turn, worker: WorkerId) -> str:
+    node = turn.state.view.nodes.get(worker.node)
+    slots = node.record.slots if node else turn.state.record.slots if turn.state.record else ()
+    return next((slot.kind for slot in slots if slot.slot == worker.slot), "")
+
+
+def _pid(turn: Turn, worker: WorkerId | None) -> int | None:
+    own = turn.own(worker) if worker is not None else None
+    return own.pid if own else None
+
+
+def _moved(commit: Commit, former: Commit | None) -> tuple[int, ...]:
+    before = {rank: m.worker for m in former.members for rank in m.ranks} if former else {}
+    return tuple(
+        sorted(r for m in commit.members for r in m.ranks if before.get(r, m.worker) != m.worker)
+    )
+
+
+def _count_pause(turn: Turn, pause_s: float | None, *, first: bool) -> None:
+    if pause_s is None or first:
+        return
+    totals = turn.state.totals
+    turn.set(
+        totals=replace(
+            totals,
+            paused_s=totals.paused_s + pause_s,
+            longest_pause_s=max(totals.longest_pause_s, pause_s),
+        )
+    )
+
+
+def tell_lost(turn: Turn, worker: WorkerId, ending: Ending) -> None:
+    """A worker ended that nobody had asked to."""
+    if worker in turn.state.reported_lost:
+        return
+    turn.set(reported_lost=turn.state.reported_lost | {worker})
+    announce(
+        turn,
+        EventKind.LOST,
+        ending.how,
+        node=worker.node,
+        slot=worker.slot,
+        pid=ending.pid,
+        exit_code=ending.exit_code,
+        signal=signal_name(ending.signal) if ending.signal else None,
+        ranks=tuple(ending.ranks),
+        lost_step=ending.step,
+    )
+
+
+def show_progress(turn: Turn, worker: OwnWorker, *, force: bool = False) -> None:
+    """A thinned reading of where training is, from one of our workers."""
+    state, report = turn.state, worker.report
+    if report is None or (turn.now.s - state.shown_s < SHOW_EVERY_S and not force):
+        return
+    metric = "loss" if "loss" in report.metrics else next(iter(sorted(report.metrics)), None)
+    value = report.metrics.get(metric) if metric else None
+    totals = state.totals
+    if value is not None:
+        first = value if totals.first_value is None else totals.first_value
+        totals = replace(totals, history=_thin((*totals.history, value)), first_value=first)
+    if report.step_s:
+        totals = replace(totals, step_times=(*totals.step_times, report.step_s)[-1000:])
+    turn.set(totals=totals, shown_s=turn.now.s)
+    rate = 1 / report.step_s if report.step_s else None
+    left = (report.steps - report.step) / rate if rate and report.steps else None
+    commit = state.commit
+    workers = commit.workers if commit else ()
+    samples = report.samples_per_step
+    turn.do(
+        ShowProgress(
+            progress=Progress(
+                at=_stamp(turn.now.wall_s),
+                job=state.settings.job_id,
+                step=report.step,
+                steps=report.steps,
+                epoch=report.epoch,
+                epochs=report.epochs,
+                metric=metric,
+                value=value,
+                history=totals.history,
+                steps_per_s=rate,
+                samples_per_s=samples * rate if samples and rate else None,
+                left_s=left,
+                elapsed_s=turn.now.s - state.began_s,
+                nodes=len({w.node for w in workers}),
+                slots=len(workers),
+                era=commit.generation.era if commit else 0,
+                generation=commit.generation.number if commit else 0,
+            )
+        )
+    )
+
+
+def _thin(values: tuple[float, ...]) -> tuple[float, ...]:
+    """At most HISTORY points over the whole run: halve the density when it is full."""
+    return values if len(values) <= HISTORY else (*values[:-1:2], values[-1])
+
+
+def conclude(turn: Turn, outcome: Outcome, *, exit_code: int) -> None:
+    """The closing lines of a job that finished or stopped."""
+    state, totals = turn.state, turn.state.totals
+    last = [w.report for w in state.workers.values() if w.report]
+    report = last[0] if last else state.last_report
+    snapshot = newest_snapshot(turn)
+    kind = EventKind.FINISHED if outcome.state is JobState.FINISHED else EventKind.STOPPED
+    elapsed = turn.now.s - state.began_s
+    announce(
+        turn,
+        kind,
+        outcome.reason,
+        exit_code=exit_code,
+        digest=outcome.digest,
+        elapsed_s=elapsed,
+        paused_s=totals.paused_s,
+        longest_pause_s=totals.longest_pause_s,
+        steps_lost=totals.steps_lost,
+        restarts=totals.restarts,
+        final_step=outcome.step,
+    )
+    times = sorted(totals.step_times)
+    median = times[len(times) // 2] if times else None
+    metric, value = None, None
+    if report is not None and report.metrics:
+        metric = "loss" if "loss" in report.metrics else min(report.metrics)
+        value = report.metrics[metric]
+    samples = report.samples_per_step if report else None
+    turn.do(
+        Conclude(
+            summary=Summary(
+                job=state.settings.job_id,
+                finished=outcome.state is JobState.FINISHED,
+                step=outcome.step,
+                epochs=report.epochs if report else None,
+                elapsed_s=elapsed,
+                exit_code=exit_code,
+                digest=outcome.digest,
+                metric=metric,
+                value=value,
+                first_value=totals.first_value,
+                history=totals.history,
+                steps_per_s=1 / median if median else None,
+                samples_per_s=samples / median if samples and median else None,
+                median_step_s=median,
+                changes=totals.changes,
+                paused_s=totals.paused_s,
+                longest_pause_s=totals.longest_pause_s,
+                steps_lost=totals.steps_lost,
+                restarts=totals.restarts,
+                snapshot_step=snapshot.step if snapshot else None,
+                snapshot_bytes=snapshot.bytes if snapshot else None,
+                snapshot_path=snapshot.path if snapshot else "",
+                log_dir=state.settings.log_dir,
+                reason=outcome.reason,
+            )
+        )
+    )
+
+
+def newest_snapshot(turn: Turn) -> SnapshotRecord | None:
+    """The newest that can be read, here or by the store's word."""
+    state = turn.state
+    known = {s.name: s for s in (*state.found, *state.unregistered)} | dict(state.view.snapshots)
+    usable = [s for s in known.values() if not s.superseded and not s.rejected]
+    return max(usable, key=lambda s: (s.step, s.generation), default=None)
+
+
+def tell_waiting(turn: Turn, reason: str, *, every_s: float = 30.0) -> None:
+    """What a start waits for, when it changes and now and then."""
+    state = turn.state
+    if not reason.startswith("waiting for") or "nodes" not in reason:
+        return
+    if reason == state.leader_reason and turn.now.s - state.waiting_s < every_s:
+        return
+    turn.set(waiting_s=turn.now.s)
+    since = state.memory.gathering_s
+    announce(
+        turn,
+        EventKind.WAITING,
+        reason,
+        waited_s=turn.now.s - since if since is not None else 0.0,
+        limit_s=state.settings.timeouts.meeting_timeout_s,
+        need=state.settings.min_nodes,
+        have=tuple(sorted(state.view.nodes)),
+    )

@@ -1,0 +1,148 @@
+"""What an agent writes into the store under the head fence: progress and snapshots. Pure.
+
+A fenced worker's agent compares an old head, so nothing of it is ever recorded.
+"""
+
+import msgspec
+
+from easyscale.agent import news
+from easyscale.agent.actions import DeleteSnapshots, Transact
+from easyscale.agent.state import OwnWorker, State, Turn
+from easyscale.messages import SnapshotRejected, SnapshotWritten
+from easyscale.model import ProgressRecord, SnapshotRecord, WorkerId, encode
+from easyscale.rendezvous.store import Compare, Created, Modified, Put
+from easyscale.reports import EventKind
+
+PROGRESS = "progress"
+SNAPSHOT = "snapshot "
+REJECT = "reject "
+
+
+def _fence(state: State) -> tuple[Compare, ...] | None:
+    """The head as we know it and our own registration, or None while we have neither."""
+    if state.enrolled is None or state.away_s is not None:
+        return None
+    return (
+        Modified(state.keys.head, state.view.head_revision),
+        Created(state.keys.node(state.node), state.enrolled),
+    )
+
+
+def record_progress(turn: Turn) -> None:
+    """Main's agent says where the job is, about once a second."""
+    state = turn.state
+    main = state.main_worker
+    fence = _fence(state)
+    if main is None or main.report is None or main.stopped or fence is None:
+        return
+    if main.entered is None or main.phase.value == "leaving" or state.view.head is None:
+        return
+    if turn.now.s - state.progress_s < state.settings.timeouts.progress_every_s:
+        return
+    report = main.report
+    rate = 1 / report.step_s if report.step_s else None
+    samples = report.samples_per_step
+    record = ProgressRecord(
+        position=report.position,
+        step=report.step,
+        steps=report.steps,
+        epoch=report.epoch,
+        epochs=report.epochs,
+        metrics=report.metrics,
+        steps_per_s=rate,
+        samples_per_s=samples * rate if samples and rate else None,
+    )
+    turn.set(progress_s=turn.now.s)
+    put = Put(state.keys.progress, encode(record))
+    turn.do(Transact(name=PROGRESS, compares=fence, operations=(put,)))
+
+
+def note_snapshot(turn: Turn, worker: OwnWorker, written: SnapshotWritten) -> None:
+    """A snapshot is durable on this node: it is registered as soon as the store takes it."""
+    state = turn.state
+    record = SnapshotRecord(
+        name=written.name,
+        step=written.step,
+        epoch=written.epoch,
+        digest=written.digest,
+        bytes=written.bytes,
+        generation=written.generation,
+        nodes=(worker.id.node,),
+        path=f"{state.settings.snapshot_dir}/{written.name}",
+    )
+    turn.set(unregistered=(*state.unregistered, record))
+    if written.last:
+        news.announce(
+            turn,
+            EventKind.SNAPSHOT,
+            f"step {written.step:,} written",
+            snapshot_step=written.step,
+            bytes=written.bytes,
+            path=record.path,
+            seconds=written.seconds,
+        )
+    register_snapshots(turn)
+
+
+def register_snapshots(turn: Turn) -> None:
+    """Register the oldest waiting snapshot, and mark what it supersedes."""
+    state = turn.state
+    fence = _fence(state)
+    if fence is None or state.registering or not state.unregistered or not state.revision_known:
+        return
+    record = state.unregistered[0]
+    known = {name: s for name, s in state.view.snapshots.items() if not s.superseded}
+    known[record.name] = record
+    usable = sorted(
+        (s for s in known.values() if not s.rejected), key=lambda s: (s.step, s.generation)
+    )
+    keep = {s.name for s in usable[-state.settings.snapshot_keep :]}
+    old = [
+        s for s in usable if s.name not in keep and s.name != record.name and state.node in s.nodes
+    ]
+    marks = (
+        Put(state.keys.snapshot(s.name), encode(msgspec.structs.replace(s, superseded=True)))
+        for s in old
+    )
+    put = Put(state.keys.snapshot(record.name), encode(record))
+    turn.set(registering=record.name)
+    turn.do(Transact(name=f"{SNAPSHOT}{record.name}", compares=fence, operations=(put, *marks)))
+
+
+def snapshot_registered(turn: Turn, name: str, *, succeeded: bool | None) -> None:
+    """The transaction ended: forget what it registered, or try again with the next view."""
+    state = turn.state
+    turn.set(registering="")
+    if not succeeded:
+        return
+    turn.set(unregistered=tuple(s for s in state.unregistered if s.name != name))
+    register_snapshots(turn)
+
+
+def delete_superseded(turn: Turn) -> None:
+    """Folders of this node that a fenced mark has superseded may go; the mark was seen."""
+    state = turn.state
+    marked = tuple(
+        name
+        for name, s in sorted(state.view.snapshots.items())
+        if s.superseded and state.node in s.nodes and name not in state.deleted
+    )
+    if marked:
+        turn.set(deleted=state.deleted | frozenset(marked))
+        turn.do(DeleteSnapshots(names=marked))
+
+
+def reject_snapshot(turn: Turn, worker: WorkerId, said: SnapshotRejected) -> None:
+    """A generation could not start from this snapshot: nobody shall try it again."""
+    state = turn.state
+    news.announce(
+        turn, EventKind.NOTE, f"{said.name} cannot be read on {worker.node}: {said.reason}"
+    )
+    known = {s.name: s for s in state.found} | dict(state.view.snapshots)
+    record, fence = known.get(said.name), _fence(state)
+    if record is None or fence is None:
+        return
+    marked = msgspec.structs.replace(record, rejected=said.reason)
+    put = Put(state.keys.snapshot(said.name), encode(marked))
+    turn.set(found=tuple(s for s in state.found if s.name != said.name))
+    turn.do(Transact(name=f"{REJECT}{said.name}", compares=fence, operations=(put,)))

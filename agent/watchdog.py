@@ -1,0 +1,100 @@
+"""Which own workers are hung, by their pulses: late by our own word while others wait. Pure.
+
+A hung worker's stacks are dumped first and it is killed a moment later; its peers break then.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from easyscale.agent import news
+from easyscale.agent.actions import DumpStacks, KillWorker
+from easyscale.agent.state import OwnWorker, Phase, State, Turn
+from easyscale.model import WorkerId
+from easyscale.pulse import Beat
+from easyscale.pulse import Phase as Pulse
+from easyscale.reports import EventKind
+
+#: Between the dump of the stacks and the kill.
+DUMP_S = 0.5
+#: A worker in one of these reacts to a commit of mode now at once.
+_WAITS = frozenset({Pulse.WAITING, Pulse.EXCHANGE, Pulse.BROKEN})
+
+
+def take_beats(turn: Turn, beats: Mapping[WorkerId, Beat]) -> None:
+    for worker_id, beat in beats.items():
+        worker = turn.own(worker_id)
+        if worker is not None and worker.beat != beat:
+            turn.put_worker(replace(worker, beat=beat))
+
+
+def watch(turn: Turn, monotonic_s: float) -> None:
+    """Dump and kill who is hung."""
+    for worker in tuple(turn.state.workers.values()):
+        if worker.hung and worker.killed_s is None:
+            if turn.now.s >= worker.since_s + DUMP_S:
+                turn.put_worker(replace(worker, killed_s=turn.now.s))
+                turn.do(KillWorker(worker=worker.id, reason=worker.hung))
+            continue
+        if worker.hung or worker.stopped or worker.beat is None:
+            continue
+        why = _hung(turn.state, worker, worker.beat, turn.now.s, monotonic_s)
+        if why:
+            turn.put_worker(replace(worker, hung=why, since_s=turn.now.s))
+            turn.because(f"{worker.id.place} is hung", why)
+            news.announce(
+                turn,
+                EventKind.HUNG,
+                why,
+                node=worker.id.node,
+                slot=worker.id.slot,
+                silent_s=monotonic_s - worker.beat.since_s,
+                rank=worker.beat.rank,
+            )
+            turn.do(DumpStacks(worker=worker.id))
+
+
+def _hung(state: State, worker: OwnWorker, beat: Beat, now: float, monotonic_s: float) -> str:
+    """Why the worker counts as hung, or nothing."""
+    settings = state.settings
+    silent_s = monotonic_s - beat.since_s
+    rank = f" r{beat.rank}" if beat.rank is not None else ""
+    deaf_s = settings.timeouts.deaf_timeout_s
+    commit = state.commit
+    if (
+        commit is not None
+        and commit.mode.value == "now"
+        and worker.told == commit.generation
+        and worker.phase is Phase.MEMBER
+        and beat.phase in _WAITS
+        and min(silent_s, now - worker.told_s) >= deaf_s
+        and (worker.entered is None or worker.entered.generation < commit.generation)
+    ):
+        return f"no answer to {commit.generation.label} for {now - worker.told_s:.3g} s"
+    step_s = worker.report.step_s if worker.report else None
+    if beat.phase is Pulse.MICRO_STEP and _others_wait(state, worker, beat):
+        limit_s = settings.timeouts.hang_timeout_s(step_s, chosen_s=settings.hang_timeout_s)
+        if silent_s >= limit_s:
+            return (
+                f"no progress for {silent_s:.3g} s: {worker.id.place}{rank} in step {beat.step:,}"
+            )
+    outside = beat.phase in (Pulse.STARTING, Pulse.OUTER_BODY, Pulse.EVALUATION, Pulse.SNAPSHOT)
+    if outside and silent_s >= settings.timeouts.hang_outside_s:
+        return f"no progress for {silent_s:.3g} s: {worker.id.place} in {beat.phase.name.lower()}"
+    return ""
+
+
+def _others_wait(state: State, worker: OwnWorker, beat: Beat) -> bool:
+    """Somebody of ours waits at the same position, or nobody of ours could tell."""
+    peers = [
+        other
+        for other in state.workers.values()
+        if other.id != worker.id and other.phase is Phase.MEMBER and other.beat is not None
+    ]
+    if not peers:
+        return True
+    return any(
+        other.beat is not None
+        and other.beat.phase in (Pulse.EXCHANGE, Pulse.BROKEN)
+        and other.beat.position >= beat.position
+        for other in peers
+    )

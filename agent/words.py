@@ -1,0 +1,46 @@
+"""How reasons name workers, ranks and numbers: the same words in stream, log, status and JSON."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from easyscale.model import WorkerId
+
+#: A reason names at most this many places.
+MOST_NAMED = 3
+
+
+def places(workers: Iterable[WorkerId]) -> str:
+    """`a/cuda:0, b/cuda:1 and 3 more`."""
+    return listed([worker.place for worker in workers])
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`, cut after the third."""
+    if len(names) > MOST_NAMED:
+        return f"{', '.join(names[:2])} and {len(names) - 2} more"
+    if len(names) > 1:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return names[0] if names else "nobody"
+
+
+def ranks(held: Iterable[int]) -> str:
+    """`rank 14`, `ranks 0-2,7`."""
+    values = sorted(held)
+    runs = [
+        [value for _, value in run]
+        for _, run in groupby(enumerate(values), key=lambda pair: pair[1] - pair[0])
+    ]
+    spans = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+    return f"rank{'s' if len(values) > 1 else ''} {spans}"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 slot`, `1,000 slots`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def milliseconds(seconds: float) -> str:
+    """`118 ms`, `1.11 s`: three digits."""
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3g} s"

@@ -26,7 +26,7 @@ from easyscale.runtime.randomness import Streams, key
 from easyscale.runtime.registry import refuse_process_group
 from easyscale.runtime.session import Session
 from easyscale.runtime.settings import Arguments, JobSettings, alone, launched, read_arguments
-from easyscale.runtime.state import plain_value
+from easyscale.runtime.state import captured, digest, plain_value
 from easyscale.runtime.team import Alone, Team
 from easyscale.runtime.together import Together
 from easyscale.runtime.training import Training
@@ -107,6 +107,11 @@ class Job:
     def metrics(self) -> dict[str, float]:
         """The means over all logical workers of what the last completed step reported."""
         return self._training.metrics
+
+    @property
+    def digest(self) -> str:
+        """Names the training state: the same for every layout, launcher or not. Hashes all of it."""
+        return digest(captured(self._training.things))
 
     def register(self, *, override: Iterable[str] = (), **objects: object) -> None:
         """Name everything that is trained; returns with the state that training goes on from.

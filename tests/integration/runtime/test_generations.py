@@ -1,0 +1,145 @@
+"""Real workers through every kind of change: each run ends with the digest of a process alone."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from easyscale import messages
+from easyscale.model import Mode, SnapshotReference
+from tests.support.crew import Crew, Hand, Zygote
+
+SCRIPT = Path(__file__).parents[2] / "support" / "scripts" / "small.py"
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote()
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of `python small.py`."""
+    folder = tmp_path_factory.mktemp("alone")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], cwd=folder, capture_output=True, text=True, check=True
+    )
+    found = re.search(r"digest (\w+)", done.stdout)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture
+def crew(zygote: Zygote, tmp_path: Path) -> Iterator[Crew]:
+    # Micro-steps of 2 ms: what a test does comes while training is under way.
+    with Crew(zygote, tmp_path, SCRIPT, "pause=0.002") as crew:
+        yield crew
+
+
+def start(crew: Crew, count: int) -> list[Hand]:
+    hands = [crew.start(f"n{number}") for number in range(count)]
+    crew.registered(*hands)
+    return hands
+
+
+def test_scattered_ranks_give_the_digest_of_one_process(crew: Crew, reference: str) -> None:
+    hands = start(crew, 3)
+    crew.entered(crew.commit(Mode.RESTORE, {0: [1, 4], 1: [0, 2, 7], 2: [3, 5, 6]}))
+    assert crew.finished(*hands) == {reference}
+
+
+def test_survivors_of_a_kill_go_on_without_a_restart(crew: Crew, reference: str) -> None:
+    a, b, c = start(crew, 3)
+    crew.entered(crew.commit(Mode.RESTORE, {0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7]}))
+    crew.at_step(4, a, b, c)
+    crew.kill(b)
+    crew.ended(b)
+    crew.entered(crew.commit(Mode.NOW, {0: [0, 1, 2, 3], 2: [4, 5, 6, 7]}))
+    assert crew.finished(a, c) == {reference}
+
+
+def test_a_newcomer_takes_the_state_from_a_member(crew: Crew, reference: str) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(3, a, b)
+    late = crew.start("late")
+    crew.registered(late)
+    crew.entered(crew.commit(Mode.BOUNDARY, {0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7]}))
+    assert crew.finished(a, b, late) == {reference}
+
+
+def test_a_rebalance_keeps_the_group(crew: Crew, reference: str) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    for share in (1, 7, 5):
+        crew.entered(crew.commit(Mode.BOUNDARY, {0: range(share), 1: range(share, 8)}))
+    assert crew.finished(a, b) == {reference}
+
+
+def test_a_drained_member_leaves_at_a_boundary_with_exit_code_0(
+    crew: Crew, reference: str
+) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(3, a, b)
+    commit = crew.commit(Mode.BOUNDARY, {1: range(8)})
+    crew.ended(a)
+    assert a.status == 0
+    assert [said.generation for said in a.all(messages.Drained)] == [commit.generation]
+    assert crew.finished(b) == {reference}
+
+
+def test_a_paused_job_goes_on_from_its_snapshot_in_new_processes(
+    crew: Crew, reference: str
+) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(5, a, b)
+    crew.commit(Mode.BOUNDARY, None)
+    crew.ended(a, b)
+    assert (a.status, b.status) == (0, 0)
+    written = a.last(messages.SnapshotWritten)
+    assert written is not None
+    assert written.last
+    again = [crew.start(f"again{number}") for number in range(3)]
+    crew.registered(*again)
+    reference_to = SnapshotReference(written.name, written.step, written.digest)
+    shares = {2: [0, 5], 3: [1, 2, 3], 4: [4, 6, 7]}
+    commit = crew.commit(Mode.RESTORE, shares, snapshot=reference_to)
+    crew.entered(commit)
+    entered = again[0].last(messages.Entered)
+    assert entered is not None
+    assert entered.step == written.step
+    assert crew.finished(*again) == {reference}
+
+
+def test_a_worker_that_is_excluded_writes_nothing_and_ends(crew: Crew, reference: str) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(3, a, b)
+    commit = crew.commit(Mode.NOW, {1: range(8)})
+    crew.ended(a)
+    assert [said.generation for said in a.all(messages.FencedOff)] == [commit.generation]
+    assert a.status == 0
+    assert not a.all(messages.Finished)
+    assert crew.finished(b) == {reference}
+
+
+def test_a_frozen_member_is_left_behind_by_a_commit(crew: Crew, reference: str) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(3, a, b)
+    os.kill(b.pid, signal.SIGSTOP)
+    crew.until(lambda: a.beat.phase.name == "EXCHANGE", "a waits for the frozen one")
+    crew.entered(crew.commit(Mode.NOW, {0: range(8)}))
+    assert crew.finished(a) == {reference}
+    os.kill(b.pid, signal.SIGCONT)
+    crew.ended(b)
+    assert not b.all(messages.Finished)

@@ -7,7 +7,6 @@ is translated first.
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol

@@ -92,8 +92,13 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the zygote, from the main thread; again after it was lost."""
-        link = ZygoteLink.spawn(self._settings.zygote)
-        self._order(lambda: self._adopt(link))
+        self._zygote = ZygoteLink.spawn(self._settings.zygote)
+        self._order(self._adopt)
+
+    @property
+    def zygote_pid(self) -> int | None:
+        """Known from `start` on, None once it was lost."""
+        return None if self._zygote is None else self._zygote.pid
 
     def fork(self, request: ForkRequest) -> None:
         """Ask for a worker; WorkerForked or ForkFailed follows."""
@@ -202,9 +207,9 @@ class Supervisor:
 
     # --- the zygote ----------------------------------------------------------------------------
 
-    def _adopt(self, link: ZygoteLink) -> None:
-        self._zygote = link
-        self._selector.register(link.control, selectors.EVENT_READ, self._hear_zygote)
+    def _adopt(self) -> None:
+        assert self._zygote is not None
+        self._selector.register(self._zygote.control, selectors.EVENT_READ, self._hear_zygote)
 
     def _ask(self, request: ForkRequest, process: WorkerProcess, theirs: tuple[int, ...]) -> None:
         if self._zygote is None or self._is_closing:

@@ -1,0 +1,229 @@
+"""Claims about a worker's listener: who is answered, what is limited, what a stream promises."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from easyscale.errors import GenerationBroken
+from easyscale.model import GenerationNumber, WorkerId, encode
+from easyscale.runtime.channel import (
+    MAX_FRAME_BYTES,
+    Hello,
+    Kind,
+    Refused,
+    RemoteKeys,
+    StateIncomplete,
+    ask,
+    dial,
+    fetch_state,
+    join_address,
+    split_address,
+)
+from easyscale.runtime.listener import Answers, Listener
+from tests.support import members
+
+HEARD: list[str] = []
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    HEARD.clear()
+
+    def state(request: str) -> Iterator[bytes] | None:
+        if request == "all":
+            return iter((b"a" * 10, b"", b"b" * (MAX_FRAME_BYTES + 5)))
+        if request == "breaks":
+            return breaking()
+        return None
+
+    def breaking() -> Iterator[bytes]:
+        yield b"half"
+        raise OSError("the source died")
+
+    answers = Answers(know=lambda: json.dumps({"position": 7}), state=state, heard=HEARD.append)
+    opened = members.listen(0, answers)
+    yield opened
+    opened.close()
+
+
+def question(listener: Listener, *, token: str = members.TOKEN, commit: str = "") -> str:
+    return ask(
+        listener.address, token=token, worker=members.worker(1), timeout_s=5.0, commit=commit
+    )
+
+
+def fetch(listener: Listener, request: str) -> Iterator[bytearray]:
+    return fetch_state(
+        listener.address,
+        token=members.TOKEN,
+        worker=members.worker(1),
+        request=request,
+        timeout_s=5.0,
+    )
+
+
+def keys(listener: Listener, *, process: str = "p", worker: WorkerId | None = None) -> RemoteKeys:
+    hello = Hello(
+        token=members.TOKEN,
+        worker=worker or members.worker(1),
+        kind=Kind.STORE,
+        process=process,
+        generation=members.FIRST,
+    )
+    return RemoteKeys(lambda: dial(listener.address, hello, timeout_s=5.0), timeout_s=5.0)
+
+
+def test_whoever_knows_the_token_is_answered(listener: Listener) -> None:
+    assert json.loads(question(listener)) == {"position": 7}
+
+
+def test_a_wrong_token_is_closed_unanswered_and_its_commit_unheard(listener: Listener) -> None:
+    with pytest.raises(Refused):
+        question(listener, token="guess", commit='{"generation": [9, 9]}')
+    assert HEARD == []
+
+
+def test_a_commit_told_in_a_hello_is_heard(listener: Listener) -> None:
+    question(listener, commit='{"generation": [9, 9]}')
+    assert HEARD == ['{"generation": [9, 9]}']
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    (b"\n", b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"\xff\xfe\n", b'{"version": 99}\n', b"[" * 9999),
+)
+def test_garbage_ends_its_own_connection_only(listener: Listener, garbage: bytes) -> None:
+    with socket.create_connection(split_address(listener.address)) as connection:
+        connection.sendall(garbage)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(10) == b""
+    assert question(listener)
+
+
+def test_a_frame_above_the_limit_is_not_read(listener: Listener) -> None:
+    hello = Hello(
+        token=members.TOKEN,
+        worker=members.worker(1),
+        kind=Kind.STORE,
+        generation=members.FIRST,
+    )
+    with socket.create_connection(split_address(listener.address)) as connection:
+        connection.sendall(encode(hello).encode() + b"\n" + (MAX_FRAME_BYTES + 1).to_bytes(4))
+        assert connection.recv(10) == b""
+
+
+def test_keys_are_set_waited_for_counted_checked_and_deleted(listener: Listener) -> None:
+    remote = keys(listener)
+    local = listener.keys(members.FIRST)
+    waited = threading.Thread(target=lambda: remote.wait(["a", "b"], timeout_s=5.0))
+    waited.start()
+    local.set("a", b"1")
+    local.set("b", b"\0\n\xff")
+    waited.join()
+    assert remote.get("b", timeout_s=0.0) == b"\0\n\xff"
+    assert (remote.add("n", 2), remote.add("n", 3), local.add("n", -1)) == (2, 5, 4)
+    assert (remote.check(["a", "b"]), remote.check(["a", "c"])) == (True, False)
+    assert (remote.delete("a"), remote.delete("a")) == (True, False)
+    with pytest.raises(TimeoutError, match="nobody set"):
+        remote.get("a", timeout_s=0.01)
+    remote.close()
+
+
+def test_each_generation_has_keys_of_its_own_and_old_ones_are_given_up(
+    listener: Listener,
+) -> None:
+    first = listener.keys(members.FIRST)
+    first.set("a", b"1")
+    assert not listener.keys(GenerationNumber(1, 2)).check(["a"])
+    for number in range(2, 20):
+        listener.keys(GenerationNumber(1, number))
+    with pytest.raises(TimeoutError):
+        first.wait(["never"], timeout_s=60.0)
+    assert not listener.keys(members.FIRST).check(["a"])
+
+
+def test_a_second_process_that_claims_a_worker_id_is_refused(listener: Listener) -> None:
+    remote = keys(listener, process="one")
+    remote.set("a", b"1")
+    twin = keys(listener, process="two")
+    with pytest.raises(OSError, match=r"closed|reset|pipe"):
+        twin.get("a", timeout_s=1.0)
+    other = keys(listener, process="two", worker=members.worker(2))
+    assert other.get("a", timeout_s=1.0) == b"1"
+    for one in (remote, twin, other):
+        one.close()
+
+
+def test_a_state_stream_arrives_whole(listener: Listener) -> None:
+    received = b"".join(fetch(listener, "all"))
+    assert received == b"a" * 10 + b"b" * (MAX_FRAME_BYTES + 5)
+
+
+@pytest.mark.parametrize("request_text", ("breaks", "none"))
+def test_a_state_stream_that_ends_early_is_an_error(listener: Listener, request_text: str) -> None:
+    with pytest.raises(StateIncomplete):
+        list(fetch(listener, request_text))
+
+
+def test_a_state_stream_with_another_digest_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = join_address(*server.getsockname()[:2])
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                frames = (b"data", b"", b"\0" * 32)
+                connection.sendall(b"".join(len(one).to_bytes(4) + one for one in frames))
+                connection.recv(1)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(StateIncomplete, match="digest"):
+            list(
+                fetch_state(address, token="", worker=members.worker(0), request="", timeout_s=5.0)
+            )
+        thread.join()
+
+
+def test_reading_a_silent_peer_ends_by_the_interrupt() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = join_address(*server.getsockname()[:2])
+        with pytest.raises(GenerationBroken, match="a newer commit came"):
+            list(
+                fetch_state(
+                    address,
+                    token="",
+                    worker=members.worker(0),
+                    request="",
+                    timeout_s=60.0,
+                    interrupt=lambda: "a newer commit came",
+                )
+            )
+
+
+def test_closing_frees_everybody_who_waits(listener: Listener) -> None:
+    remote = keys(listener)
+    found: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            remote.wait(["never"], timeout_s=60.0)
+        except OSError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    listener.close()
+    thread.join()
+    remote.close()
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(("host", "text"), (("10.0.0.1", "10.0.0.1:5"), ("fe80::1", "[fe80::1]:5")))
+def test_addresses_of_both_families_are_written_and_read(host: str, text: str) -> None:
+    assert join_address(host, 5) == text
+    assert split_address(text) == (host, 5)

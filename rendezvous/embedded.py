@@ -225,7 +225,7 @@ class _Keeper:
         """Whether the server behind the port is healthy and ours, not another's on this port."""
         host = "127.0.0.1" if _listen_host(self._endpoint.host) == "0.0.0.0" else None  # noqa: S104
         host = host or self._endpoint.host
-        connection = http.client.HTTPConnection(host, self._endpoint.port, timeout=1.0)
+        connection = http.client.HTTPConnection(host, self._endpoint.port, timeout=0.25)
         try:
             connection.request("GET", "/health")
             healthy = json.loads(connection.getresponse().read())["health"] == "true"

@@ -245,11 +245,11 @@ def test_a_frozen_endpoint_takes_only_its_share_of_the_time(
     try:
         with open_store(EtcdSettings((own_server.endpoint, other.endpoint))) as store:
             own_server.freeze()
-            with time_limit(1.5):
-                store.read(folder, timeout_s=2.0)
+            with time_limit(3.5):
+                store.read(folder, timeout_s=4.0)
             # And from then on none of it.
-            with time_limit(0.5):
-                store.read(folder, timeout_s=2.0)
+            with time_limit(1.5):
+                store.read(folder, timeout_s=4.0)
     finally:
         other.end()
 

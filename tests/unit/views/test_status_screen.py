@@ -1,7 +1,5 @@
 """The screen of `status` against the design's drawing, at every width and in every state."""
 
-
-
 import json
 import time
 from collections.abc import Callable

@@ -1,0 +1,106 @@
+"""The list of jobs: what each is doing, how far it is, and one sentence; pure."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from easyscale.model import JobState
+from easyscale_cli.views import numbers, plain
+from easyscale_cli.views.glyphs import Glyphs
+from easyscale_cli.views.job_status import JobFacts
+from easyscale_cli.views.launch import WIDE
+from easyscale_cli.views.layout import Column, columns, line, sparkline
+from easyscale_cli.views.status import state_mark
+from easyscale_cli.views.style import Line, Role, Span
+
+_SPARK: Final = 20
+#: What a person has to do with comes first.
+_ORDER: Final = (
+    JobState.RUNNING,
+    JobState.STARTING,
+    JobState.DRAINING,
+    JobState.WAITING,
+    JobState.RESTORING,
+    JobState.FINISHED,
+    JobState.FAILED,
+    JobState.STOPPED,
+)
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with what only the list shows; its metric is the first one the script reports."""
+
+    job: JobFacts
+    slots: int
+    nodes: int
+    loss: float | None = None
+    #: The last hour, oldest first.
+    history: tuple[float, ...] = ()
+
+
+def jobs_lines(jobs: Sequence[JobRow], *, cells: int, glyphs: Glyphs) -> list[Line]:
+    """One row per job: running, waiting, restoring, then what has ended."""
+    is_wide = cells >= WIDE
+    table = [
+        Column("JOB"),
+        Column("STATE"),
+        Column("STEP", right=True),
+        Column("DONE", right=True, leaves=2),
+        Column("SLOTS", right=True, leaves=1),
+        *([Column("NODES", right=True, leaves=6)] if is_wide else []),
+        Column("STEP/S", right=True, leaves=3),
+        *([Column("LOSS", right=True, leaves=5)] if is_wide else []),
+        *([Column("LAST HOUR", leaves=8, least=_SPARK)] if is_wide else []),
+        Column("LEFT", right=True, leaves=4),
+        *([Column("USER", leaves=7)] if is_wide else []),
+        Column("NOTE", is_prose=True),
+    ]
+    ordered = sorted(jobs, key=lambda row: _ORDER.index(row.job.state))
+    rows = [_row(each, glyphs, is_wide=is_wide) for each in ordered]
+    return columns(table, rows, cells, mark=glyphs.cut, whole=len(rows))
+
+
+def _row(row: JobRow, glyphs: Glyphs, *, is_wide: bool) -> list[Line]:
+    job = row.job
+    is_running = job.state is JobState.RUNNING
+    word = Role.FAILED_NAME if job.state is JobState.FAILED else Role.TEXT
+    done = "-" if not job.steps else numbers.percent(job.step / job.steps)
+    speed = numbers.rate(job.steps_per_s) if is_running else "-"
+    left = "-" if job.left_s is None or not is_running else numbers.duration(job.left_s)
+    return [
+        line(Span(glyphs.name(job.id), Role.NAME)),
+        line(state_mark(job.state, glyphs), Span(f" {job.state}", word)),
+        line(numbers.count(job.step)),
+        line(done),
+        line(numbers.count(row.slots)),
+        *([line(numbers.count(row.nodes))] if is_wide else []),
+        line(speed),
+        *([line(numbers.metric(row.loss))] if is_wide else []),
+        *([_drawing(row, glyphs)] if is_wide else []),
+        line(left),
+        *([line(glyphs.name(job.user or "-"))] if is_wide else []),
+        _note(job.note or "", glyphs),
+    ]
+
+
+def _drawing(row: JobRow, glyphs: Glyphs) -> Line:
+    return line(Span(sparkline(row.history, _SPARK, glyphs), Role.LIVE))
+
+
+def _note(note: str, glyphs: Glyphs) -> Line:
+    text = glyphs.prose(note)
+    if text.startswith("! "):
+        return line(Span(glyphs.look, Role.LOOK), Span(text[1:], Role.NAME))
+    return line(text)
+
+
+def jobs_json(jobs: Sequence[JobRow]) -> str:
+    """A list of the `job` objects of `status --json` with their slots and nodes."""
+    value: list[dict[str, Any]] = []
+    for row in jobs:
+        facts: dict[str, Any] = msgspec.to_builtins(row.job)
+        value.append(
+            {"version": plain.JSON_VERSION, **facts, "slots": row.slots, "nodes": row.nodes}
+        )
+    return plain.to_json(value)

@@ -1,0 +1,275 @@
+"""The plan of a job and why it is this one: each slot's share, the waste, the other plans; pure."""
+
+from datetime import tzinfo
+from typing import Any, Final
+
+import msgspec
+
+from easyscale_cli.views import numbers, plain
+from easyscale_cli.views.glyphs import Glyphs
+from easyscale_cli.views.launch import WIDE
+from easyscale_cli.views.layout import (
+    Column,
+    band,
+    columns,
+    ends,
+    facts,
+    hang,
+    line,
+    trim,
+    width,
+    wrap,
+)
+from easyscale_cli.views.style import Line, Role, Span
+
+_BAND: Final = 16
+_WIDE_BAND: Final = 40
+_LABEL: Final = 10
+#: A capability that is measured less surely than this is marked.
+_UNSURE_SHARE: Final = 0.05
+#: A step this much longer than predicted is worth a mark.
+_SLOWER: Final = 1.1
+
+
+class PlannedSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """What one slot has to do in a step."""
+
+    node: str
+    slot: str
+    kind: str
+    ranks: tuple[int, ...]
+    micro_steps_per_s: float | None
+    spread_share: float | None
+    busy_s: float | None
+    #: How many logical workers it had in the plan before.
+    previous_count: int | None = None
+
+
+class Waste(msgspec.Struct, frozen=True, kw_only=True):
+    """Capability that the plan cannot use, in micro-steps per second."""
+
+    idle_per_s: float
+    padding_per_s: float
+    share: float
+
+
+class PreviousPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan before."""
+
+    generation: int
+    step_seconds: float | None
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """Another plan that was looked at, or one that more devices would allow."""
+
+    name: str
+    per_slot: tuple[int, ...]
+    busy_s: float | None
+    #: Step time against the present plan; null for the plan itself.
+    against_now_share: float | None
+    reason: str
+    is_present: bool = False
+
+
+class PlanFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `easyscale plan JOB` says."""
+
+    version: int = plain.JSON_VERSION
+    job: str
+    era: int
+    generation: int
+    planned_at: str
+    planned_at_step: int
+    logical_workers: int
+    step_seconds: float | None
+    measured_step_seconds: float | None
+    throughput_per_s: float | None
+    capability_per_s: float | None
+    waste: Waste | None
+    reason: str
+    assignments: tuple[PlannedSlot, ...]
+    moved_ranks: tuple[int, ...] = ()
+    previous: PreviousPlan | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    #: Since which slot the step is slower than predicted, if one can be named.
+    slower_since: str | None = None
+    #: Why other plans were looked at.
+    occasion: str = ""
+
+
+def plan_json(plan: PlanFacts) -> str:
+    """The one object of `plan --json`."""
+    value: dict[str, Any] = msgspec.to_builtins(plan)
+    return plain.to_json(value)
+
+
+def plan_lines(
+    plan: PlanFacts, *, cells: int, glyphs: Glyphs, zone: tzinfo | None, explain: bool
+) -> list[Line]:
+    """What the plan is; with `--explain` also the other plans that were looked at."""
+    lines = [*_title(plan, cells, glyphs, zone), (), *_slots(plan, cells, glyphs), ()]
+    lines += _totals(plan, cells, glyphs)
+    if explain and plan.alternatives:
+        lines += [(), *_alternatives(plan, cells, glyphs)]
+    return lines
+
+
+def _title(plan: PlanFacts, cells: int, glyphs: Glyphs, zone: tzinfo | None) -> list[Line]:
+    used = sum(bool(slot.ranks) for slot in plan.assignments)
+    workers = numbers.counted(plan.logical_workers, "logical worker")
+    between = Span(glyphs.between, Role.QUIET)
+    left = line(
+        Span(glyphs.name(plan.job), Role.NAME),
+        between,
+        numbers.generation(plan.era, plan.generation),
+        between,
+        f"{workers} on {numbers.counted(used, 'slot')}",
+    )
+    when = numbers.clock(plan.planned_at, zone)
+    right = line(f"planned {when}, step {numbers.count(plan.planned_at_step)}")
+    return [*ends(left, right, cells, glyphs.cut), *_step(plan, cells, glyphs)]
+
+
+def _step(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
+    measured, predicted = plan.measured_step_seconds, plan.step_seconds
+    rows: list[Line] = []
+    if measured is not None:
+        rows.append(line(Span(f"step {numbers.step_time(measured)} measured", Role.NAME)))
+    if predicted is not None:
+        lead = "" if rows else "step "
+        rows.append(line(f"{lead}{numbers.step_time(predicted)} predicted"))
+    if measured is not None and predicted and measured >= _SLOWER * predicted:
+        ratio = numbers.ratio(measured / predicted, times=glyphs.times, fine=True)
+        since = f", since {glyphs.name(plan.slower_since)}" if plan.slower_since else ""
+        rows.append(line(Span(glyphs.look, Role.LOOK), Span(f" {ratio} slower{since}", Role.NAME)))
+    return facts(rows, cells, glyphs)
+
+
+def _work_s(plan: PlanFacts) -> float | None:
+    """The step's work: how long the slowest slot computes."""
+    return max((slot.busy_s for slot in plan.assignments if slot.busy_s is not None), default=None)
+
+
+def _slots(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
+    is_wide = cells >= WIDE
+    room = _WIDE_BAND if is_wide else _BAND
+    work_s = _work_s(plan)
+    header = "STEP" if work_s is None else f"STEP, {numbers.step_time(work_s)} OF WORK"
+    table = [
+        Column("SLOT"),
+        Column("KIND", leaves=1),
+        Column("RANKS"),
+        Column("N"),
+        Column("PER S", right=True),
+        Column("+-%" if glyphs.is_ascii else "±%", right=True, least=5, leaves=2),
+        Column("BUSY ms", right=True),
+        Column("IDLE ms", right=True, leaves=3),
+        Column(header, leaves=4, least=room),
+    ]
+    if is_wide:
+        table.append(Column("WASTE/S", right=True, leaves=5))
+        if plan.previous is not None:
+            number = plan.previous.generation
+            table.append(Column(f"GEN {number} {glyphs.arrow} {plan.generation}", leaves=6))
+    rows = [_slot(slot, plan, work_s, room, glyphs, is_wide=is_wide) for slot in plan.assignments]
+    return columns(table, rows, cells, mark=glyphs.cut)
+
+
+def _slot(
+    slot: PlannedSlot,
+    plan: PlanFacts,
+    work_s: float | None,
+    room: int,
+    glyphs: Glyphs,
+    *,
+    is_wide: bool,
+) -> list[Line]:
+    count, busy_s, speed = len(slot.ranks), slot.busy_s, slot.micro_steps_per_s
+    idle_s = None if work_s is None or busy_s is None else work_s - busy_s
+    share = 0.0
+    if work_s and busy_s is not None and count:
+        share = busy_s / count / work_s
+    row: list[Line] = [
+        line(f"{glyphs.name(slot.node)}/{glyphs.name(slot.slot)}"),
+        line(glyphs.name(slot.kind)),
+        line(numbers.spans(slot.ranks)),
+        line(str(count)),
+        line("?" if speed is None else f"{speed:.1f}"),
+        _spread(slot.spread_share, glyphs),
+        line(numbers.milliseconds(busy_s)),
+        line(numbers.milliseconds(idle_s)),
+        band(count, share, room, glyphs),
+    ]
+    if is_wide:
+        wasted = "?" if speed is None or not work_s else f"{max(speed - count / work_s, 0.0):.1f}"
+        row.append(line(wasted))
+        if plan.previous is not None:
+            before = "-" if slot.previous_count is None else str(slot.previous_count)
+            row.append(line(f"{before} {glyphs.arrow} {count}"))
+    return row
+
+
+def _spread(share: float | None, glyphs: Glyphs) -> Line:
+    if share is None:
+        return line("?")
+    text = f"{share * 100:.1f}"
+    if share < _UNSURE_SHARE:
+        return line(text)
+    return line(Span(glyphs.look, Role.LOOK), Span(f" {text}", Role.NAME))
+
+
+def _totals(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
+    rows: list[Line] = []
+    work_s = _work_s(plan)
+    if plan.throughput_per_s is not None and plan.capability_per_s is not None:
+        told = f"{plan.throughput_per_s:,.1f} of {plan.capability_per_s:,.1f} micro-steps/s"
+        if work_s is not None:
+            told += f" ({plan.logical_workers:,} / {work_s:.3f} s)"
+        rows += _labelled("throughput", told, cells)
+    if plan.waste is not None:
+        waste = plan.waste
+        total = waste.idle_per_s + waste.padding_per_s
+        padding = "0" if waste.padding_per_s == 0 else f"{waste.padding_per_s:,.1f}"
+        told = f"{total:,.1f}/s, {waste.share * 100:.1f} %: {waste.idle_per_s:,.1f} idle until "
+        rows += _labelled("waste", f"{told}the slowest is done, {padding} padding", cells)
+    return [*rows, *_labelled("reason", glyphs.prose(plan.reason), cells)]
+
+
+def _labelled(label: str, text: str, cells: int) -> list[Line]:
+    tag = line(Span(f"{label:>{_LABEL}} ", Role.QUIET))
+    return hang(tag, wrap(line(text), cells - width(tag)))
+
+
+def _alternatives(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
+    title = line(
+        Span("Also looked at", Role.NAME),
+        Span(f"  {glyphs.prose(plan.occasion)}" if plan.occasion else "", Role.QUIET),
+    )
+    table = [
+        Column("  PLAN"),
+        Column("PER SLOT", leaves=1),
+        Column("BUSY", right=True),
+        Column("NOW", right=True),
+        Column("WHY", is_prose=True),
+    ]
+    rows: list[list[Line]] = []
+    for other in plan.alternatives:
+        mark = Span(glyphs.done if other.is_present else " ", Role.GOOD)
+        rows.append(
+            [
+                line(mark, f" {glyphs.name(other.name)}"),
+                line(numbers.shares(other.per_slot, times=glyphs.times)),
+                line(numbers.step_time(other.busy_s)),
+                line(_against(other.against_now_share, glyphs)),
+                line(glyphs.prose(other.reason)),
+            ]
+        )
+    return [trim(title), *columns(table, rows, cells, mark=glyphs.cut, whole=len(rows))]
+
+
+def _against(share: float | None, glyphs: Glyphs) -> str:
+    if share is None:
+        return ""
+    sign = glyphs.minus if share < 0 else "+"
+    return f"{sign}{abs(share) * 100:.0f} %"

@@ -1,0 +1,200 @@
+"""The snapshots of a job: what there is, whether it is whole, and how two of them differ; pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from easyscale_cli.views import numbers, plain
+from easyscale_cli.views.glyphs import Glyphs
+from easyscale_cli.views.layout import Column, columns, hang, line, width, wrap
+from easyscale_cli.views.style import Line, Role, Span
+
+
+class SnapshotRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One snapshot; `state` is verified, complete, damaged or unfinished."""
+
+    #: The folder's name, `step-00006400-g1.5-3fa9c2d1`.
+    name: str
+    step: int
+    epoch: int
+    era: int
+    generation: int
+    bytes: int | None
+    state: str
+    digest: str | None
+    nodes: tuple[str, ...]
+    age_s: float | None
+
+    @property
+    def short_name(self) -> str:
+        """`step-00006400`."""
+        return "-".join(self.name.split("-")[:2])
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What reading a snapshot whole has shown; `fault` is empty for a good one."""
+
+    name: str
+    bytes: int
+    tensors: int | None
+    took_s: float
+    fault: str = ""
+    cure: str = ""
+
+
+class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that two snapshots do not share."""
+
+    name: str
+    shape: str
+    #: Set where the other one has another shape.
+    other_shape: str = ""
+    #: Set where only one of the two has it: its name.
+    only_in: str = ""
+    differing: int = 0
+    elements: int = 0
+    largest: float | None = None
+    first: str = ""
+    before: float | None = None
+    after: float | None = None
+
+
+def snapshot_names(rows: Sequence[SnapshotRow]) -> dict[str, str]:
+    """What each is called in a table: short, but whole where two would share the short name."""
+    times = Counter(row.short_name for row in rows)
+    return {row.name: row.short_name if times[row.short_name] == 1 else row.name for row in rows}
+
+
+def snapshots_lines(
+    rows: Sequence[SnapshotRow], *, footer: str, cells: int, glyphs: Glyphs
+) -> list[Line]:
+    """The table, and what a restore would take."""
+    table = [
+        Column("SNAPSHOT"),
+        Column("STEP", right=True, leaves=3),
+        Column("EPOCH", right=True, leaves=5),
+        Column("GEN", right=True, leaves=6),
+        Column("SIZE", right=True, leaves=2),
+        Column("STATE"),
+        Column("DIGEST", leaves=4),
+        Column("ON", leaves=1),
+        Column("AGE", right=True),
+    ]
+    names = snapshot_names(rows)
+    cells_of = [_row(row, names[row.name], glyphs) for row in rows]
+    lines = columns(table, cells_of, cells, mark=glyphs.cut) if rows else []
+    return [*lines, *wrap(line(glyphs.prose(footer)), cells)] if footer else lines
+
+
+def _row(row: SnapshotRow, name: str, glyphs: Glyphs) -> list[Line]:
+    generation = numbers.generation(row.era, row.generation).removeprefix("gen ")
+    return [
+        line(glyphs.name(name)),
+        line(numbers.count(row.step)),
+        line(numbers.count(row.epoch)),
+        line(generation),
+        line(numbers.data_size(row.bytes)),
+        _state(row.state, glyphs),
+        line(glyphs.name(numbers.short_digest(row.digest or ""))),
+        line(glyphs.name(", ".join(row.nodes)) or "-"),
+        line("-" if row.age_s is None else numbers.duration(row.age_s)),
+    ]
+
+
+def _state(state: str, glyphs: Glyphs) -> Line:
+    match state:
+        case "verified":
+            return line(Span(glyphs.done, Role.GOOD), " verified")
+        case "damaged":
+            return line(Span(glyphs.failed, Role.FAILED), Span(" damaged", Role.FAILED_NAME))
+        case "unfinished":
+            return line(Span(glyphs.waiting, Role.LIVE), " unfinished")
+        case _:
+            return line(Span(glyphs.snapshot, Role.LIVE), f" {glyphs.name(state)}")
+
+
+def verdict_lines(verdict: Verdict, *, cells: int, glyphs: Glyphs) -> list[Line]:
+    """What one snapshot proved to be; a damaged one with what follows from it."""
+    is_good = not verdict.fault
+    mark = Span(glyphs.done, Role.GOOD) if is_good else Span(glyphs.failed, Role.FAILED)
+    lead = line(mark, f" {glyphs.name(verdict.name)}  ")
+    if is_good:
+        tensors = ""
+        if verdict.tensors is not None:
+            tensors = f"{numbers.counted(verdict.tensors, 'tensor')}, "
+        told = f"{numbers.data_size(verdict.bytes)}, {tensors}blake2b and digest agree"
+        return hang(
+            lead, wrap(line(f"{told}, {numbers.took(verdict.took_s)}"), cells - width(lead))
+        )
+    rows = wrap(line(glyphs.prose(verdict.fault)), cells - width(lead))
+    if verdict.cure:
+        cure = line(f"{glyphs.arrow} ", Span(glyphs.prose(verdict.cure), Role.NAME))
+        rows += wrap(cure, cells - width(lead))
+    return hang(lead, rows)
+
+
+def difference_lines(
+    tensors: Sequence[TensorDifference],
+    *,
+    names: tuple[str, str],
+    count: int,
+    most: int | None,
+    cells: int,
+    glyphs: Glyphs,
+) -> list[Line]:
+    """How two snapshots differ, tensor by tensor; `most` rows unless all are asked for."""
+    only = sum(bool(tensor.only_in) for tensor in tensors)
+    shaped = sum(bool(tensor.other_shape) for tensor in tensors)
+    valued = len(tensors) - only - shaped
+    told = f"{valued:,} differ in value, {shaped:,} in shape, {only:,} only in one"
+    heading = wrap(line(f"{numbers.counted(count, 'tensor')}: {told}"), cells)
+    if not tensors:
+        return heading
+    table = [
+        Column("TENSOR"),
+        Column("SHAPE", leaves=2),
+        Column("DIFFER", right=True),
+        Column("MAX DIFF", right=True),
+        Column("FIRST", leaves=1),
+        Column(glyphs.name(names[0]), right=True),
+        Column(glyphs.name(names[1]), right=True),
+    ]
+    shown = tensors[: most if most is not None else len(tensors)]
+    rows = [_difference(tensor, glyphs) for tensor in shown]
+    lines = [*heading, *columns(table, rows, cells, mark=glyphs.cut)]
+    if len(shown) < len(tensors):
+        more = len(tensors) - len(shown)
+        lines.append(line(Span(f"{glyphs.cut} {more:,} more: --all", Role.QUIET)))
+    return lines
+
+
+def _difference(tensor: TensorDifference, glyphs: Glyphs) -> list[Line]:
+    name, shape = line(glyphs.name(tensor.name)), glyphs.name(tensor.shape)
+    if tensor.only_in:
+        return [name, line(shape), line(f"only in {glyphs.name(tensor.only_in)}"), (), (), (), ()]
+    if tensor.other_shape:
+        shapes = f"{shape} {glyphs.arrow} {glyphs.name(tensor.other_shape)}"
+        return [name, line(shapes), line("shape"), (), (), (), ()]
+    every = tensor.differing == tensor.elements
+    told = f"all {tensor.elements:,}" if every else f"{tensor.differing:,} of {tensor.elements:,}"
+    return [
+        name,
+        line(shape),
+        line(told),
+        line("-" if tensor.largest is None else f"{tensor.largest:.1e}"),
+        line(glyphs.name(tensor.first)),
+        line(_value(tensor.before)),
+        line(_value(tensor.after)),
+    ]
+
+
+def _value(value: float | None) -> str:
+    return "-" if value is None else f"{value:.7f}"
+
+
+def snapshots_json(rows: Sequence[SnapshotRow]) -> str:
+    """The list of `snapshots ls --json`."""
+    value: list[dict[str, Any]] = msgspec.to_builtins(list(rows))
+    return plain.to_json([{"version": plain.JSON_VERSION, **row} for row in value])

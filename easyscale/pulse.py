@@ -51,11 +51,14 @@ class Pulse:
         self._page = page
         self._micro_steps = 0
 
-    @staticmethod
-    def allocate() -> int:
+    @classmethod
+    def allocate(cls) -> int:
         """A file descriptor of an anonymous page, to be handed to the worker and mapped here."""
         descriptor = os.memfd_create("easyscale-pulse", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, _SIZE)
+        page = cls.attach(descriptor)
+        page.beat(Phase.STARTING, position=0, step=0)  # a page is never read before it says so
+        page.close()
         return descriptor
 
     @classmethod

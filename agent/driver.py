@@ -1,0 +1,313 @@
+"""The only loop: gathers events, asks the pure machine, performs its actions.
+
+`easyscale launch` is this node's agent: the loop runs in the main thread of that process, which is
+the parent of everything the agent starts.
+"""
+
+import logging
+import queue
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import assert_never
+
+import msgspec
+
+from easyscale.agent import actions, events, machine
+from easyscale.agent.devices import find_slots, slot_environment
+from easyscale.agent.link import StoreLink
+from easyscale.agent.settings import Identity, LaunchSettings
+from easyscale.agent.snapshots import Catalogue
+from easyscale.agent.supervisor import Supervisor, SupervisorSettings
+from easyscale.agent.zygote_link import ZygoteSettings
+from easyscale.errors import EasyScaleError
+from easyscale.messages import ForkRequest, WorkerSettings
+from easyscale.model import JobSpec, WorkerId
+from easyscale.pulse import Beat
+from easyscale.rendezvous.endpoints import parse_endpoint
+from easyscale.rendezvous.membership import boottime_s
+from easyscale.rendezvous.view import incarnation_of
+from easyscale.reports import Audience, EventKind, Fact, JobEvent
+
+log = logging.getLogger(__name__)
+
+#: The pulses are read this often while a worker runs, and time passes this often otherwise.
+_BUSY_TICK_S = 0.25
+_IDLE_TICK_S = 1.0
+_CLOSE_TIMEOUT_S = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Never handed to a worker: it is for the agent's own connection.
+_SECRETS = frozenset({"EASYSCALE_ETCD_PASSWORD"})
+
+
+class _Failed(msgspec.Struct, frozen=True):
+    """A thread of ours met what ends the launch."""
+
+    error: EasyScaleError
+
+
+def launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str] = ()) -> int:
+    """Be this node's agent until the job or this node's part in it ends; returns the exit code.
+
+    Raises EasyScaleError for what makes the launch impossible. Call it in the main thread.
+    """
+    slots, slot_notes = find_slots(
+        settings.devices,
+        threads_per_worker=settings.threads_per_worker,
+        visible=settings.environment.get("CUDA_VISIBLE_DEVICES"),
+    )
+    catalogue = Catalogue(
+        Path(settings.snapshot_dir), job_id=settings.job_id, node=settings.node_name
+    )
+    catalogue.check_writable()
+    driver = Driver(settings, audience, slots=slots, catalogue=catalogue)
+    try:
+        return driver.run(notes=(*notes, *slot_notes))
+    finally:
+        driver.close()
+        audience.close()
+
+
+class Driver:
+    """One launch: the machine's state and everything that carries out its actions."""
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        audience: Audience,
+        *,
+        slots: tuple[events.Slot, ...],
+        catalogue: Catalogue,
+    ) -> None:
+        self._settings = settings
+        self._audience = audience
+        self._slots = slots
+        self._catalogue = catalogue
+        self._inbox: queue.SimpleQueue[events.AgentEvent | _Failed] = queue.SimpleQueue()
+        self._workers: dict[WorkerId, None] = {}
+        self._spec: JobSpec | None = None
+        self._exit: actions.Exit | None = None
+        self._identity = _identity(settings)
+        self._supervisor = Supervisor(
+            _supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
+        )
+        self._link = StoreLink(
+            settings,
+            catalogue,
+            post=self._inbox.put,
+            fail=lambda error: self._inbox.put(_Failed(error)),
+        )
+        self._state = machine.begin(settings, self._identity, now=_now())
+
+    def run(self, *, notes: Sequence[str]) -> int:
+        """Loop until the machine says Exit."""
+        for number in _SIGNALS:
+            signal.signal(number, self._take_signal)
+        # The import of torch is the longest part of a start: nothing comes before it.
+        self._supervisor.start()
+        self._link.start()
+        self._open_audience(notes)
+        self._handle(events.SlotsFound(slots=self._slots))
+        while self._exit is None:
+            self._handle(self._next_event())
+        log.info("agent ends", extra={"code": self._exit.code, "reason": self._exit.reason})
+        return self._exit.code
+
+    def close(self) -> None:
+        """End everything this agent started; a second call does nothing."""
+        self._supervisor.close(deadline_s=_CLOSE_TIMEOUT_S)
+        self._link.close()
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _take_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._inbox.put(events.Signalled(number=number))
+
+    def _next_event(self) -> events.AgentEvent:
+        """The next event, or the tick that is due first."""
+        try:
+            event = self._inbox.get(timeout=self._tick_in_s())
+        except queue.Empty:
+            return self._tick()
+        if isinstance(event, _Failed):
+            raise event.error
+        return event
+
+    def _tick_in_s(self) -> float:
+        usual_s = _BUSY_TICK_S if self._workers else _IDLE_TICK_S
+        deadline_s = machine.deadline(self._state, _now())
+        if deadline_s is None:
+            return usual_s
+        return min(usual_s, max(0.0, deadline_s - boottime_s()))
+
+    def _tick(self) -> events.Ticked:
+        beats: dict[WorkerId, Beat] = {}
+        for worker in self._workers:
+            beat = self._supervisor.beat(worker)
+            if beat is not None:
+                beats[worker] = beat
+        return events.Ticked(beats=beats, monotonic_s=time.monotonic())
+
+    def _handle(self, event: events.AgentEvent) -> None:
+        if isinstance(event, events.JobOpened):
+            self._spec = event.spec
+        if isinstance(event, events.WorkerExited):
+            self._workers.pop(event.worker, None)
+        self._state, wanted, reason = machine.step(self._state, event, _now())
+        if reason:
+            log.info("%s", reason, extra={"event": type(event).__name__})
+        for action in wanted:
+            self._perform(action)
+
+    # --- actions -------------------------------------------------------------------------------
+
+    def _perform(self, action: actions.AgentAction) -> None:
+        match action:
+            case actions.Fork(worker=worker):
+                self._workers[worker] = None
+                self._supervisor.fork(self._fork_request(worker))
+            case actions.Tell(worker=worker, message=message):
+                self._supervisor.send(worker, message)
+            case actions.StopWorker(worker=worker, reason=reason):
+                self._supervisor.stop(worker, reason=reason)
+            case actions.KillWorker(worker=worker, reason=reason):
+                self._supervisor.kill(worker, reason=reason)
+            case actions.DumpStacks(worker=worker):
+                self._supervisor.dump_stacks(worker)
+            case (
+                actions.Enrol()
+                | actions.Write()
+                | actions.Transact()
+                | actions.Campaign()
+                | actions.Resign()
+                | actions.Leave()
+            ):
+                self._link.take(action)
+            case actions.DeleteSnapshots(names=names):
+                self._catalogue.delete(names)
+            case actions.Announce(event=event):
+                self._audience.event(event)
+            case actions.ShowProgress(progress=progress):
+                self._audience.progress(progress)
+            case actions.ReportCause(cause=cause):
+                self._audience.fail(cause)
+            case actions.Conclude(summary=summary):
+                self._audience.finish(summary)
+            case actions.Exit():
+                self._exit = action
+            case _:
+                assert_never(action)
+
+    def _open_audience(self, notes: Sequence[str]) -> None:
+        settings = self._settings
+        facts: dict[str, Fact] = {
+            "node": self._identity.node,
+            "logical_workers": settings.logical_workers,
+            "determinism": settings.determinism.level,
+            "snapshot_dir": settings.snapshot_dir,
+            "log_dir": settings.log_dir,
+            "mode": "elastic",
+        }
+        self._audience.open(job=settings.job_id, facts=facts)
+        for note in notes:
+            self._audience.event(_note(settings.job_id, note))
+
+    def _fork_request(self, worker: WorkerId) -> ForkRequest:
+        settings, spec = self._settings, self._spec
+        assert spec is not None, "workers are forked once the job is open"
+        timeouts = settings.timeouts
+        hang_s = settings.hang_timeout_s or timeouts.hang_least_s
+        return ForkRequest(
+            settings=WorkerSettings(
+                worker=worker,
+                job_id=settings.job_id,
+                token=spec.token,
+                local_host=_local_host(settings),
+                logical_workers=spec.logical_workers,
+                seed=spec.seed,
+                determinism=spec.determinism,
+                threads_per_worker=spec.threads_per_worker,
+                partials=settings.partials,
+                snapshot_dir=str(Path(settings.working_directory) / settings.snapshot_dir),
+                snapshot_every_steps=settings.snapshot_every_steps,
+                snapshot_every_s=settings.snapshot_every_s,
+                forming_timeout_s=timeouts.forming_timeout_s,
+                exchange_deadline_s=hang_s + timeouts.exchange_margin_s,
+                linger_timeout_s=timeouts.forming_timeout_s,
+            ),
+            script=settings.script,
+            environment=_worker_environment(settings) | self._slot_environment(worker.slot),
+            working_directory=settings.working_directory,
+        )
+
+    def _slot_environment(self, name: str) -> dict[str, str]:
+        return next(slot_environment(slot) for slot in self._slots if slot.name == name)
+
+
+def _identity(settings: LaunchSettings) -> Identity:
+    host = socket.gethostname()
+    boot_id = _boot_id()
+    incarnation = incarnation_of(host=host, boot_id=boot_id, chance=secrets.token_hex(4))
+    return Identity(
+        node=settings.node_name, incarnation=incarnation, boot_id=boot_id, host=host, address=""
+    )
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""  # no boot can be told from another here: an end is proven in other ways
+
+
+def _supervisor_settings(settings: LaunchSettings, *, slots: int) -> SupervisorSettings:
+    log_dir = Path(settings.log_dir)
+    return SupervisorSettings(
+        log_dir=log_dir,
+        zygote=ZygoteSettings(
+            python=sys.executable,
+            environment=_worker_environment(settings),
+            log_file=log_dir / settings.node_name / "zygote.log",
+            threads_per_worker=settings.threads_per_worker,
+            determinism=settings.determinism,
+            workers=slots,
+            preload=settings.preload,
+        ),
+    )
+
+
+def _worker_environment(settings: LaunchSettings) -> dict[str, str]:
+    return {name: value for name, value in settings.environment.items() if name not in _SECRETS}
+
+
+def _local_host(settings: LaunchSettings) -> str:
+    """What other workers are told to connect to: this host's end of the road to etcd."""
+    if settings.local_address:
+        return settings.local_address
+    if not settings.store.endpoints:
+        return "127.0.0.1"
+    endpoint = parse_endpoint(settings.store.endpoints[0])
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)
+        family, _, _, _, address = found[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing: it only asks the routing table
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def _now() -> machine.Now:
+    return machine.Now(s=boottime_s(), wall_s=time.time())
+
+
+def _note(job: str, text: str) -> JobEvent:
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return JobEvent(at=at, job=job, event=EventKind.NOTE, step=0, era=0, generation=0, reason=text)

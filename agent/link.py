@@ -1,0 +1,385 @@
+"""The agent's link to the store: one thread that opens it and carries out store actions in order.
+
+It brings back views. While the store is away, own writes wait here and nothing else does.
+"""
+
+import contextlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from easyscale.agent import actions, events
+from easyscale.agent.machine import followed_ranges
+from easyscale.agent.settings import LaunchSettings
+from easyscale.agent.snapshots import Catalogue, FixedValues
+from easyscale.errors import (
+    EasyScaleError,
+    JobConflict,
+    LeaseLost,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnreachable,
+)
+from easyscale.model import JobSpec, decode, encode
+from easyscale.rendezvous.embedded import EmbeddedEtcd
+from easyscale.rendezvous.endpoints import EtcdSettings, parse_endpoints
+from easyscale.rendezvous.keys import JobKeys
+from easyscale.rendezvous.membership import Membership
+from easyscale.rendezvous.store import Put, Store, View, Watch, absent
+from easyscale.rendezvous.view import JobView
+
+_CALL_TIMEOUT_S = 2.0
+_CONNECT_TIMEOUT_S = 5.0
+_RETRY_S = 0.2
+_CLOSE_TIMEOUT_S = 3.0
+
+StoreAction = (
+    actions.Enrol
+    | actions.Write
+    | actions.Transact
+    | actions.Campaign
+    | actions.Resign
+    | actions.Leave
+)
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """A store that serves us, and the etcd of our own behind it, if any."""
+
+    store: Store
+    etcd: EtcdSettings
+    server: EmbeddedEtcd | None
+    warning: str
+
+
+def open_store(settings: LaunchSettings) -> Opened:
+    """Connect to the etcd that was named, or serve a private one; raises StoreError."""
+    from easyscale.rendezvous.etcd import connect  # noqa: PLC0415 - loads grpc, off the main thread
+
+    asked = settings.store
+    server = None
+    if asked.endpoints:
+        etcd = EtcdSettings(
+            endpoints=tuple(e for text in asked.endpoints for e in parse_endpoints(text)),
+            ca=_path(asked.ca_file),
+            cert=_path(asked.certificate_file),
+            key=_path(asked.key_file),
+            user=asked.user,
+            password=asked.password,
+        )
+    else:
+        server = EmbeddedEtcd.start()
+        etcd = server.settings
+    try:
+        store = connect(etcd, timeout_s=_CONNECT_TIMEOUT_S)
+    except EasyScaleError:
+        if server is not None:
+            server.stop()
+        raise
+    return Opened(store=store, etcd=etcd, server=server, warning=store.warning)
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+class StoreLink:
+    """What the driver knows of the store. Every method returns at once; answers are events."""
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        catalogue: Catalogue,
+        *,
+        post: Callable[[events.AgentEvent], None],
+        fail: Callable[[EasyScaleError], None],
+    ) -> None:
+        self._settings = settings
+        self._catalogue = catalogue
+        self._keys = JobKeys.of(settings.job_id)
+        self._post = post
+        self._fail = fail
+        self._news = threading.Condition()
+        self._actions: deque[StoreAction | events.Elected | events.Deposed] = deque()
+        self._writes: dict[str, actions.Write] = {}
+        self._leads = False
+        self._view_is_due = False
+        self._view: JobView | None = None
+        self._watches: list[Watch] = []
+        self._is_closing = False
+        self._opened: Opened | None = None
+        self._membership: Membership | None = None
+        self._thread = threading.Thread(target=self._run, name="store-link", daemon=True)
+
+    @property
+    def opened(self) -> Opened | None:
+        return self._opened
+
+    @property
+    def membership(self) -> Membership | None:
+        return self._membership
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def take(self, action: StoreAction) -> None:
+        """Carry this out after those before it."""
+        with self._news:
+            self._actions.append(action)
+            self._news.notify()
+
+    def close(self) -> None:
+        """Write what can still be written, then end watches, lease and server."""
+        with self._news:
+            self._is_closing = True
+            self._news.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=_CLOSE_TIMEOUT_S)
+        if self._membership is not None:
+            self._membership.close()
+        for watch in self._watches:
+            watch.close()
+        if self._opened is not None:
+            self._opened.store.close()
+            if self._opened.server is not None:
+                self._opened.server.stop()
+
+    # --- the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._open()
+        except EasyScaleError as error:
+            self._fail(error)
+            return
+        while self._wait():
+            for action in self._take_actions():
+                self._carry_out(action)
+            self._flush_writes()
+            self._bring_view()
+        for action in self._take_actions():
+            self._carry_out(action)
+        self._flush_writes()
+
+    def _open(self) -> None:
+        started_s = time.monotonic()
+        self._opened = opened = open_store(self._settings)
+        seconds = time.monotonic() - started_s
+        spec = agree_on_job(opened.store, self._keys, self._settings)
+        self._catalogue.refuse_other_values(_fixed_values(self._settings))
+        self._membership = Membership(
+            opened.store,
+            self._keys,
+            _Ear(self),
+            ttl_s=self._settings.timeouts.lease_ttl_s,
+            leader_margin_s=self._settings.timeouts.leader_margin_s,
+        )
+        self._post(events.JobOpened(spec=spec, store=str(opened.etcd), seconds=seconds))
+        self._post(events.SnapshotsFound(records=self._catalogue.verified_records()))
+        self._follow()
+
+    def _follow(self) -> None:
+        """Watch what this agent must see: everything while it leads, else what concerns all."""
+        assert self._opened is not None
+        for watch in self._watches:
+            watch.close()
+        ranges = (self._keys.prefix,) if self._leads else followed_ranges(self._keys)
+        self._view = None
+        self._watches = [
+            self._opened.store.watch(range_, deliver=self._hear, lost=lambda _: None)
+            for range_ in ranges
+        ]
+
+    def _hear(self, view: View) -> None:
+        del view  # one read of all ranges brings them as they were at one revision
+        with self._news:
+            self._view_is_due = True
+            self._news.notify()
+
+    def _wait(self) -> bool:
+        """Wait until there is something to do; False when the agent ends."""
+        with self._news:
+            self._news.wait_for(
+                lambda: self._is_closing or self._actions or self._view_is_due,
+                timeout=_RETRY_S if self._writes else None,
+            )
+            return not self._is_closing
+
+    def _take_actions(self) -> Sequence[StoreAction | events.Elected | events.Deposed]:
+        with self._news:
+            taken = tuple(self._actions)
+            self._actions.clear()
+            return taken
+
+    def _carry_out(self, action: StoreAction | events.Elected | events.Deposed) -> None:
+        membership = self._membership
+        assert membership is not None
+        match action:
+            case actions.Enrol(record=record):
+                membership.enrol(record)
+            case actions.Write(key=key):
+                # The newest value of a key goes where the newest write stands.
+                self._writes.pop(key, None)
+                self._writes[key] = action
+            case actions.Transact():
+                self._flush_writes()
+                self._post(events.Transacted(name=action.name, succeeded=self._try(action)))
+            case actions.Campaign():
+                membership.stand()
+            case actions.Resign():
+                membership.withdraw()
+            case actions.Leave(how=how):
+                self._flush_writes()
+                membership.leave(how)
+            case events.Elected() | events.Deposed():
+                self._leads = isinstance(action, events.Elected)
+                self._post(action)
+                self._follow()
+            case _:
+                assert_never(action)
+
+    def _try(self, action: actions.Transact) -> bool | None:
+        assert self._opened is not None
+        try:
+            result = self._opened.store.transact(
+                action.compares, action.operations, timeout_s=_CALL_TIMEOUT_S
+            )
+        except StoreError:
+            return None
+        return result.succeeded
+
+    def _flush_writes(self) -> None:
+        assert self._opened is not None
+        assert self._membership is not None
+        for key, write in tuple(self._writes.items()):
+            lease = self._membership.lease if write.leased else None
+            if write.leased and lease is None:
+                continue
+            try:
+                put = Put(key, write.value, lease)
+                self._opened.store.transact([], [put], timeout_s=_CALL_TIMEOUT_S)
+            except (StoreUnreachable, OutcomeUnknown):
+                return
+            except LeaseLost:
+                continue  # the machine writes it again once we are registered again
+            with self._news:
+                if self._writes.get(key) is write:
+                    del self._writes[key]
+
+    def _bring_view(self) -> None:
+        if not self._view_is_due:
+            return
+        assert self._opened is not None
+        assert self._membership is not None
+        self._view_is_due = False
+        leads = self._leads
+        ranges = (self._keys.prefix,) if leads else followed_ranges(self._keys)
+        try:
+            view = self._opened.store.read(*ranges, timeout_s=_CALL_TIMEOUT_S)
+        except StoreError:
+            self._view_is_due = True
+            time.sleep(_RETRY_S)
+            return
+        self._membership.see_leader(view.get(self._keys.leader))
+        self._view = JobView.of(view, self._keys, before=self._view)
+        self._post(events.Viewed(view=self._view, complete=leads))
+
+    # --- what the membership says --------------------------------------------------------------
+
+    def change_office(self, event: events.Elected | events.Deposed) -> None:
+        with self._news:
+            self._actions.append(event)
+            self._news.notify()
+
+    def end_lease(self, reason: str) -> None:
+        with self._news:
+            kept = {key: write for key, write in self._writes.items() if not write.leased}
+            self._writes = kept
+        self._post(events.LeaseEnded(reason=reason))
+
+    def post(self, event: events.AgentEvent) -> None:
+        self._post(event)
+
+    def refuse(self, error: EasyScaleError) -> None:
+        self._fail(error)
+
+
+class _Ear:
+    """Turns what the membership tells into events."""
+
+    def __init__(self, link: StoreLink) -> None:
+        self._link = link
+
+    def enrolled(self, create_revision: int) -> None:
+        self._link.post(events.Enrolled(create_revision=create_revision))
+
+    def lease_ended(self, reason: str) -> None:
+        self._link.end_lease(reason)
+
+    def store_away(self, reason: str) -> None:
+        self._link.post(events.StoreAway(reason=reason))
+
+    def store_back(self, silent_s: float) -> None:
+        self._link.post(events.StoreBack(silent_s=silent_s))
+
+    def elected(self, token: int) -> None:
+        self._link.change_office(events.Elected(token=token))
+
+    def deposed(self, reason: str) -> None:
+        self._link.change_office(events.Deposed(reason=reason))
+
+    def refused(self, error: EasyScaleError) -> None:
+        self._link.refuse(error)
+
+
+def _fixed_values(settings: LaunchSettings) -> FixedValues:
+    return FixedValues(
+        logical_workers=settings.logical_workers,
+        seed=settings.seed,
+        determinism=settings.determinism,
+        threads_per_worker=settings.threads_per_worker,
+    )
+
+
+def agree_on_job(store: Store, keys: JobKeys, settings: LaunchSettings) -> JobSpec:
+    """Create the job's spec, or check that this launch asks for what is fixed already."""
+    wanted = JobSpec(
+        logical_workers=settings.logical_workers,
+        seed=settings.seed,
+        determinism=settings.determinism,
+        threads_per_worker=settings.threads_per_worker,
+        token=secrets.token_hex(16),
+    )
+    with contextlib.suppress(OutcomeUnknown):  # what stands is read back either way
+        store.transact(
+            [absent(keys.job)], [Put(keys.job, encode(wanted))], timeout_s=_CALL_TIMEOUT_S
+        )
+    entry = store.read(keys.job, timeout_s=_CALL_TIMEOUT_S).get(keys.job)
+    if entry is None:
+        raise StoreUnreachable(f"the key {keys.job!r} was written and is not there")
+    stands = decode(entry.value, JobSpec, source=entry.key)
+    check_spec(settings.job_id, stands=stands, wanted=wanted)
+    return stands
+
+
+def check_spec(job_id: str, *, stands: JobSpec, wanted: JobSpec) -> None:
+    """Refuse a launch that names another value for what is fixed for the job's life."""
+    pairs = (
+        ("logical workers", "--logical-workers", stands.logical_workers, wanted.logical_workers),
+        ("determinism", "--determinism", stands.determinism, wanted.determinism),
+        ("threads per worker", "--threads-per-worker", stands.threads_per_worker,
+         wanted.threads_per_worker),
+        ("seed", "--seed", stands.seed, stands.seed if wanted.seed is None else wanted.seed),
+    )  # fmt: skip
+    for name, flag, has, asks in pairs:
+        if has != asks:
+            raise JobConflict(
+                f"job {job_id!r} has {name} {has} for life; {asks} would change its bits",
+                hint=f"{flag} {has}, or a new job: --job-id NAME",
+            )

@@ -66,17 +66,17 @@ def progress_line(progress: Progress) -> str:
 
 def heading_line(at: str, job: str, told: Mapping[str, Fact], *, version: str) -> str:
     """The first line: what is fixed for the job's life."""
-    return _line(at, [("job", job), ("event", "open"), ("version", version), *told.items()])
+    return _line(at, [("job", job), ("version", version), *told.items()])
 
 
-def summary_line(at: str, summary: Summary) -> str:
-    """The closing facts of a job on one line."""
-    facts = {
-        key: value for key, value in _summary_facts(summary).items() if value not in {None, ""}
-    }
-    event = EventKind.FINISHED if summary.finished else EventKind.DRAINED
-    pairs = [("job", summary.job), ("event", f"summary_{event}"), ("step", summary.step)]
-    return _line(at, [*pairs, *facts.items(), ("reason", summary.reason or None)])
+def summary_line(at: str, summary: Summary, event: JobEvent | None) -> str:
+    """The closing facts of a job, on the line of the event that ended it where there was one."""
+    told = {key: value for key, value in summary_fields(summary).items() if value not in {None, ""}}
+    if event is not None:
+        return event_line(msgspec.structs.replace(event, facts={**event.facts, **told}))
+    kind = EventKind.FINISHED if summary.finished else EventKind.DRAINED
+    pairs = [("job", summary.job), ("event", str(kind)), ("step", summary.step)]
+    return _line(at, [*pairs, *told.items(), ("reason", summary.reason or None)])
 
 
 def _generation(era: int, number: int) -> list[tuple[str, object]]:
@@ -185,7 +185,8 @@ def first_cause_fields(cause: FirstCause, facts: Mapping[str, Fact]) -> dict[str
     }
 
 
-def _summary_facts(summary: Summary) -> dict[str, Any]:
+def summary_fields(summary: Summary) -> dict[str, Any]:
+    """The closing facts as the event that ends a job carries them."""
     return {
         "exit_code": summary.exit_code,
         "digest": summary.digest or None,
@@ -200,11 +201,6 @@ def _summary_facts(summary: Summary) -> dict[str, Any]:
         "snapshot_path": summary.snapshot_path or None,
         "log_dir": summary.log_dir or None,
     }
-
-
-def summary_fields(summary: Summary) -> dict[str, Any]:
-    """The closing facts as the `finished` event carries them."""
-    return _summary_facts(summary)
 
 
 def error_json(*, code: str, message: str, hint: str, exit_code: int) -> str:

@@ -142,19 +142,20 @@ class Stage:
         self._tell(event)
 
     def _tell(self, event: JobEvent) -> None:
-        if self.settings.json:
-            self._tell_as_json(event)
+        if self._waits_for_its_ending(event):
+            self._last_event = event
+        elif self.settings.json:
+            self.out.write(plain.event_json(event) + "\n")
         elif self.settings.draws_screens:
             self._say(event_lines(event, self._page()))
         else:
             self._say_text(plain.event_line(event))
 
-    def _tell_as_json(self, event: JobEvent) -> None:
-        # These two wait for the summary or the first cause, which are fields of theirs.
-        if event.event in {EventKind.FINISHED, EventKind.FAILED}:
-            self._last_event = event
-        else:
-            self.out.write(plain.event_json(event) + "\n")
+    def _waits_for_its_ending(self, event: JobEvent) -> bool:
+        """Whether the summary or the first cause, which follow at once, become part of it."""
+        if self.settings.json:
+            return event.event in {EventKind.FINISHED, EventKind.FAILED}
+        return event.event is EventKind.FINISHED and not self.settings.draws_screens
 
     def _wait(self, event: JobEvent, now: float) -> None:
         """A wait is news once; then it is a live line, or told again at each interval."""
@@ -212,18 +213,22 @@ class Stage:
             if self._last_event is not None:
                 further = plain.summary_fields(summary)
                 self.out.write(plain.event_json(self._last_event, further=further) + "\n")
-            self._last_event = None
         elif self.settings.draws_screens:
             self._say(summary_lines(summary, self._page()))
         else:
-            self._say_text(plain.summary_line(self.wall(), summary))
+            self._say_text(plain.summary_line(self.wall(), summary, self._last_event))
+        self._last_event = None
 
     def close(self, now: float) -> None:
         """Nothing more comes: show what is held and take the live lines away."""
         self._end(now)
-        if self._last_event is not None:
+        if self._last_event is None:
+            return
+        if self.settings.json:
             self.out.write(plain.event_json(self._last_event) + "\n")
-            self._last_event = None
+        else:
+            self._say_text(plain.event_line(self._last_event))
+        self._last_event = None
 
     def _end(self, now: float) -> None:
         self._write_workers(self._lines.finish(now))

@@ -98,7 +98,7 @@ def test_pipes_get_plain_lines_and_the_workers_output_with_its_origin() -> None:
     stage.close(3.0)
     assert tape.text("out") == "[b/cuda:1 r13] sample 40213: ignored\n"
     assert tape.text("err") == (
-        "2026-10-04T14:00:00.000Z easyscale job=resnet50 event=open version=0.1.0 "
+        "2026-10-04T14:00:00.000Z easyscale job=resnet50 version=0.1.0 "
         "logical_workers=16 determinism=D2\n"
         "[a/cuda:0] warning\n"
         "2026-10-04T14:02:11.204Z easyscale job=resnet50 event=joined node=b slots=4 kind=A100 "
@@ -347,6 +347,30 @@ def test_json_tells_the_first_cause_with_the_failed_event() -> None:
     assert (cause["blames"], cause["also_on"]) == ("script", ["a/cuda:0", "a/cuda:2"])
     assert (event["exit_code"], event["victims"]) == (1, 5)
     assert event["reason"] == "rank 3 failed the same way on 3 slots"
+
+
+def test_the_closing_facts_stand_on_the_line_of_the_event_that_ended_the_job() -> None:
+    tape = Tape()
+    stage = stage_on(tape)
+    finished = states.event(EventKind.FINISHED, step=10_000, generation=6, reason="script ended")
+    stage.event(finished, 0.0)
+    stage.finish(states.SUMMARY, 0.0)
+    stage.close(0.0)
+    (line,) = tape.text("err").splitlines()
+    assert line.startswith(
+        "2026-10-04T14:02:11.204Z easyscale job=resnet50 event=finished exit_code=0 step=10000 "
+        f"generation=6 steps_lost=0 digest={states.SUMMARY.digest} elapsed_s=1316 "
+    )
+    assert line.endswith('reason="script ended"')
+
+
+@pytest.mark.parametrize("as_json", (False, True), ids=["plain", "json"])
+def test_an_ending_without_a_summary_is_told_anyhow(as_json: bool) -> None:
+    tape = Tape()
+    stage = stage_on(tape, json=as_json)
+    stage.event(states.event(EventKind.FINISHED, reason="because"), 0.0)
+    stage.close(0.0)
+    assert "because" in tape.text("out") + tape.text("err")
 
 
 def test_json_never_loses_an_ending_that_has_no_summary() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from easyscale.agent import profile
-from easyscale.agent.planner import Layout, Place, plan
+from easyscale.agent.planner import Layout, Place, follow, plan
 from easyscale.model import (
     Assignment,
     Commit,
@@ -39,6 +39,7 @@ def lay_out(
     workers: Iterable[WorkerId],
     *,
     present: Mapping[WorkerId, tuple[LogicalRank, ...]],
+    use_all: bool = False,
 ) -> Layout:
     """The best map of the job's logical ranks onto these workers."""
     assert view.spec is not None
@@ -47,7 +48,9 @@ def lay_out(
     places = [
         Place(worker, times.get(worker, usual), present.get(worker, ())) for worker in workers
     ]
-    return plan(places, logical_workers=view.spec.logical_workers)
+    if len(view.spec.layout) == len(places):
+        return follow(view.spec.layout, places)
+    return plan(places, logical_workers=view.spec.logical_workers, use_all=use_all)
 
 
 def draft(

@@ -355,6 +355,7 @@ def agree_on_job(store: Store, keys: JobKeys, settings: LaunchSettings) -> JobSp
         determinism=settings.determinism,
         threads_per_worker=settings.threads_per_worker,
         token=secrets.token_hex(16),
+        layout=settings.layout,
     )
     with contextlib.suppress(OutcomeUnknown):  # what stands is read back either way
         store.transact(

@@ -36,13 +36,33 @@ class Layout:
     reason: str
 
 
-def plan(places: Sequence[Place], *, logical_workers: int) -> Layout:
-    """The best layout of `logical_workers` ranks; the order of `places` decides nothing."""
+def follow(layout: Sequence[Sequence[LogicalRank]], places: Sequence[Place]) -> Layout:
+    """The layout that a person named, worker by worker in the order of their slots."""
+    ordered = sorted(places, key=lambda place: place.worker)
+    ranks = {place.worker: tuple(held) for place, held in zip(ordered, layout, strict=True)}
+    before = {rank: place.worker for place in ordered for rank in place.ranks}
+    return Layout(
+        ranks={worker: held for worker, held in ranks.items() if held},
+        step=max(place.micro_step * len(ranks[place.worker]) for place in ordered),
+        moved=tuple(sorted(r for w, held in ranks.items() for r in held if before.get(r) != w)),
+        reason="as --layout says",
+    )
+
+
+def plan(places: Sequence[Place], *, logical_workers: int, use_all: bool = False) -> Layout:
+    """The best layout of `logical_workers` ranks; the order of `places` decides nothing.
+
+    With `use_all` no slot is emptied to use fewer: after a loss only what was lost shall move.
+    """
     _check(places, logical_workers)
     ordered = sorted(places, key=lambda place: place.worker)
     step = least_step([place.micro_step for place in ordered], logical_workers)
     capacity = [step // place.micro_step for place in ordered]
-    used = _fewest_slots(ordered, capacity, logical_workers)
+    used = (
+        [i for i, size in enumerate(capacity) if size]
+        if use_all
+        else _fewest_slots(ordered, capacity, logical_workers)
+    )
     counts = _share_out(ordered, used, capacity, logical_workers)
     ranks = _place_ranks(ordered, counts, logical_workers)
     before = {rank: place.worker for place in ordered for rank in place.ranks}

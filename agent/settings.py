@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from easyscale.messages import ScriptTarget
-from easyscale.model import Determinism
+from easyscale.model import Determinism, LogicalRank
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +107,8 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
     logical_workers: int
     min_nodes: int = 1
     max_nodes: int | None = None
+    #: Ranks of each slot in turn, instead of the planner's own; () lets the planner decide.
+    layout: tuple[tuple[LogicalRank, ...], ...] = ()
     #: `auto`, `cuda`, `cuda:0,2`, `cpu` or `cpu:4`.
     devices: str = "auto"
     store: StoreSettings = StoreSettings()

@@ -234,6 +234,9 @@ class JobSpec(Record, frozen=True, kw_only=True):
     determinism: Determinism
     threads_per_worker: int
     token: str
+    #: Ranks of each worker in the order of their slots, for whoever compares layouts; it stands as
+    #: long as there are just as many workers. Not fixed for life: no layout reaches the bits.
+    layout: tuple[tuple[LogicalRank, ...], ...] = ()
     #: What two slots must share to give the same bits; set by the first generation.
     kind: str = ""
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import click
 
 from easyscale.errors import UsageError
+from easyscale.model import LogicalRank
 
 
 class NodeRange(NamedTuple):
@@ -80,3 +81,21 @@ class SecondsOrNever(click.ParamType[float | None]):
         if seconds < 0:
             self.fail(f"{value!r} is neither seconds nor 'never'", param, ctx)
         return seconds
+
+
+def parse_layout(text: str | None, logical_workers: int) -> tuple[tuple[LogicalRank, ...], ...]:
+    """Read `0,2|1,3`: slots are parted by bars; every logical rank stands exactly once."""
+    if not text:
+        return ()
+    slots = [[word for word in part.split(",") if word] for part in text.split("|")]
+    ranks = [word for words in slots for word in words]
+    if sorted(ranks) != sorted(map(str, range(logical_workers))):
+        message = f"--layout {text}: not each of the ranks 0 to {logical_workers - 1} just once"
+        raise UsageError(message, hint=f"--layout '{_in_two(logical_workers)}'")
+    return tuple(tuple(LogicalRank(int(word)) for word in words) for words in slots)
+
+
+def _in_two(logical_workers: int) -> str:
+    ranks = list(map(str, range(logical_workers)))
+    half = (logical_workers + 1) // 2
+    return "|".join(filter(None, (",".join(ranks[:half]), ",".join(ranks[half:]))))

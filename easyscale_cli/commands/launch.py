@@ -24,6 +24,7 @@ from easyscale_cli.parameters import (
     SecondsOrNever,
     SnapshotPeriod,
     SnapshotPeriodType,
+    parse_layout,
 )
 from easyscale_cli.views.errors import near_miss
 from easyscale_cli.views.help import PageCommand
@@ -65,6 +66,7 @@ def _option(*names: str, **attributes: Any) -> Callable[[Any], Any]:
 @_option(
     "--determinism", type=click.Choice([str(level) for level in Determinism]), default="same-kind"
 )
+@_option("--layout", help="Ranks of each slot in turn, 0,2|1,3, to compare layouts.")
 @_option("--seed", type=int, help="Stands over the script's init(seed=...).")
 @_option("--threads-per-worker", type=click.IntRange(min=1), default=1, show_default=True)
 @_option("--partials", type=click.Choice(["device", "host"]), default="device", show_default=True)
@@ -165,6 +167,7 @@ def read_settings(
         logical_workers=logical_workers,
         min_nodes=nodes.least,
         max_nodes=nodes.most,
+        layout=parse_layout(asked["layout"], logical_workers),
         devices=_devices(asked["devices"], asked["nproc_per_node"]),
         store=_store(asked, nodes=nodes, password=environ.get("EASYSCALE_ETCD_PASSWORD", "")),
         local_address=asked["local_addr"],
@@ -247,11 +250,12 @@ def _check_script(script: str) -> None:
 
 
 def _devices(devices: str | None, nproc_per_node: str | None) -> str:
-    from easyscale.agent.devices import devices_of_nproc
+    from easyscale.agent.devices import Machine, devices_of_nproc
 
     if nproc_per_node is None:
         return devices or "auto"
-    same = devices_of_nproc(nproc_per_node)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    same = devices_of_nproc(nproc_per_node, inventory=Machine(visible=visible))
     if devices is not None and devices != same:
         message = f"--devices {devices} and --nproc-per-node {nproc_per_node} name different slots"
         raise UsageError(message, hint="give one of the two")

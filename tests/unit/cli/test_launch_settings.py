@@ -139,3 +139,15 @@ def test_a_missing_script_is_named_with_its_near_miss(script: str) -> None:
 def test_a_period_that_is_none_is_refused(script: str, period: str) -> None:
     with pytest.raises(click.BadParameter, match="neither a number of steps nor seconds"):
         settings_of("--snapshot-every", period, "--logical-workers", "2", script)
+
+
+def test_a_layout_names_the_ranks_of_each_slot(script: str) -> None:
+    settings = settings_of("--layout", "0,2|1|3", "--logical-workers", "4", script)
+    assert settings.layout == ((0, 2), (1,), (3,))
+
+
+@pytest.mark.parametrize("layout", ("0,1", "0,1,2|2,3", "0,1,2,4", "a|b", "0,1,2,03"))
+def test_a_layout_that_is_no_partition_is_refused(script: str, layout: str) -> None:
+    with pytest.raises(UsageError, match="not each of the ranks 0 to 3 just once") as caught:
+        settings_of("--layout", layout, "--logical-workers", "4", script)
+    assert caught.value.hint == "--layout '0,1|2,3'"

@@ -121,7 +121,7 @@ def test_commands_stand_in_console_blocks_only(page: Path) -> None:
     assert re.findall(r"^```(?:sh|bash|shell)$", page.read_text(), re.MULTILINE) == []
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.mark == "<!-- run -->"], ids=str)
 def test_commands_run_as_they_are_shown_and_train_the_same_bits(
     block: Block, tmp_path: Path
@@ -163,7 +163,7 @@ def run_as_shown(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=130,
+        timeout=200,
         check=False,
     )
 

@@ -225,8 +225,8 @@ def _import(preload: tuple[str, ...], *, warm: bool) -> None:
     # Collections during an import find nothing and cost a seventh of its time; what is frozen
     # is never written to by a worker's collector, so its pages stay shared.
     gc.disable()
-    importlib.import_module("torch")
-    importlib.import_module("easyscale.runtime.birth")
+    for name in ("torch", "easyscale.runtime.birth", "easyscale.runtime.job"):
+        importlib.import_module(name)
     if warm:
         importlib.import_module(_LATER)
     for name in preload:

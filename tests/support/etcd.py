@@ -95,6 +95,12 @@ class Server:
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
+        # On a busy machine a thread may still answer after the signal was sent.
+        wait_until(self._is_frozen, "every thread of etcd stands still")
+
+    def _is_frozen(self) -> bool:
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -82,13 +82,17 @@ def drains(wish: Wish, worker: WorkerId) -> bool:
 
 def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettings) -> Change:
     """The plan that follows from what is wanted, once it has settled and if it pays."""
-    base = view.base
+    base, newest = view.base, view.newest
     assert base is not None
+    assert newest is not None
+    if newest.pauses:
+        left = [worker for worker in base.workers if view.is_present(worker)]
+        return Change(None, f"pausing: waits for {words.places(left)}", memory)
     ask = wanted(view, base, settings)
     drawn, idle = _draw(view, base, ask, memory, settings)
     if drawn is None:
         return Change(None, idle, replace(memory, wanted=None))
-    if not view.is_entered(base):
+    if memory.entered != base.generation:
         return Change(None, f"{base.generation.label} is still being entered", memory)
     shape = f"{drawn.assignments}{drawn.reason}"
     _, since, first = memory.wanted or ("", now, now)
@@ -145,15 +149,23 @@ def _members(base: Commit, layout: Layout) -> list[WorkerId]:
 
 def _leaving(view: JobView, base: Commit, ask: Wanted, generation: GenerationNumber) -> Plan:
     fresh = [slot.worker for slot in ask.fresh if slot.worker is not None]
-    layout = drafts.lay_out(view, [*ask.stay, *fresh], present=drafts.ranks_of(base))
+    present = {w: held for w, held in drafts.ranks_of(base).items() if w in ask.stay}
+    layout = drafts.lay_out(view, [*ask.stay, *fresh], present=present)
+    if ask.stay:
+        kept = drafts.lay_out(view, ask.stay, present=present, use_all=True)
+        layout = kept if kept.step <= layout.step else layout
     return drafts.draft(
         layout,
         generation=generation,
         mode=Mode.BOUNDARY,
         order=_members(base, layout),
         main=base.main,
-        reason=_departure(view, ask.leave),
+        reason=_departure(view, ask.leave) + _left_out(ask.absent),
     )
+
+
+def _left_out(absent: Sequence[WorkerId]) -> str:
+    return f"; {words.places(absent)} left out, its agent has no lease" if absent else ""
 
 
 def _departure(view: JobView, leave: Sequence[WorkerId]) -> str:
@@ -186,7 +198,7 @@ def _joining(
         )
     idle = len(ask.fresh) - len(new)
     if idle:
-        reason = f"{reason}, {idle} stay standby"
+        reason = f"{reason}, {idle} {'stays' if idle == 1 else 'stay'} standby"
     return drafts.draft(
         layout,
         generation=generation,
@@ -210,16 +222,23 @@ def _rebalancing(
     assert base is not None
     slots = drafts.slots_of(view)
     own = [slots[worker] for worker in ask.stay if worker in slots]
-    idle = f"{words.count(len(ask.fresh), 'slot')} stay standby: they would not shorten the step"
+    stays = "stays" if len(ask.fresh) == 1 else "stay"
+    idle = f"{words.count(len(ask.fresh), 'slot')} {stays} standby: the step would not be shorter"
+    other = gathering.misfits(view, settings)
+    if other and view.spec is not None:
+        kinds = words.listed(sorted({slot.kind for slot in other}))
+        where = words.places(slot.worker for slot in other if slot.worker is not None)
+        stays = "stays" if len(other) == 1 else "stay"
+        idle = f"{where} {stays} standby: of kind {kinds}, the job is of kind {view.spec.kind}"
     if not own or not profile.are_measured(own):
-        return None, idle if ask.fresh else ""
+        return None, idle if ask.fresh or other else ""
     present = drafts.ranks_of(base)
     before = _step_now(view, base, ask.stay)
     layout = drafts.lay_out(view, ask.stay, present=present)
     counts = {worker: len(ranks) for worker, ranks in layout.ranks.items()}
     known = tuple(sorted(counts.items()))
     if not (_pays(before, layout.step, settings) or (ask.rebalance and layout.step < before)):
-        return None, idle if ask.fresh else ""
+        return None, idle if ask.fresh or other else ""
     if known in memory.rejected and not ask.rebalance:
         return None, f"{shares(counts.values())} was measured slower than it promised"
     reason = profile.rebalance_reason(

@@ -139,8 +139,9 @@ def tell_commit(turn: Turn, commit: Commit) -> None:
                 )
             )
         elif worker.phase in (Phase.MEMBER, Phase.FINISHED):
-            # MEMBER -> LEAVING: the job goes on without it
-            phase = Phase.LEAVING if worker.phase is Phase.MEMBER else Phase.FINISHED
+            # MEMBER -> LEAVING: the job goes on without it; what never formed waits again
+            left = Phase.LEAVING if worker.entered is not None else Phase.STANDBY
+            phase = left if worker.phase is Phase.MEMBER else Phase.FINISHED
             turn.put_worker(replace(worker, phase=phase, told=commit.generation, told_s=turn.now.s))
         else:
             continue

@@ -71,6 +71,8 @@ def in_order(at: Standpoint, memory: Memory) -> Verdict | None:
     if main is None or not main.finished:
         return None
     waiting = [w for w in base.workers if view.is_present(w)]
+    if any(worker in report for report in view.breaks.values() for worker in waiting):
+        return None  # it broke in the last operation and needs a generation to complete it in
     if waiting:
         return Verdict(None, f"finished: waits for {words.places(waiting)} to end", memory)
     if not all(_ended_in_order(view, worker) for worker in base.workers):

@@ -9,7 +9,7 @@ from easyscale.agent import crew, leaving, news, records
 from easyscale.agent.actions import Enrol, KillWorker, Write
 from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
 from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
-from easyscale.model import Commit, Mode, NodeRecord, SlotRecord, SlotState, encode
+from easyscale.model import Commit, Determinism, Mode, NodeRecord, SlotRecord, SlotState, encode
 from easyscale.rendezvous.agreement import JobView
 from easyscale.reports import EventKind
 
@@ -124,9 +124,9 @@ def enrolled(turn: Turn, event: Enrolled) -> None:
     """The registration stands: everything that hung on a former lease is written again."""
     state = turn.state
     again = state.first_revision is not None
-    turn.set(
-        enrolled=event.create_revision, first_revision=state.first_revision or event.create_revision
-    )
+    # A store that was emptied counts anew: what is newer than our registration must stay so.
+    first = min(state.first_revision or event.create_revision, event.create_revision)
+    turn.set(enrolled=event.create_revision, first_revision=first)
     if not again:
         return
     for worker in state.workers.values():
@@ -143,8 +143,6 @@ def enrolled(turn: Turn, event: Enrolled) -> None:
 def viewed(turn: Turn, event: Viewed) -> None:
     """Take in what the store shows now, whatever was missed between."""
     former, view = turn.state.view, event.view
-    if view.revision < former.revision and view.head is not None:
-        return  # two readers' answers may overtake each other
     turn.set(view=view)
     if view.spec is not None:
         turn.set(spec=view.spec)
@@ -187,11 +185,15 @@ def adopt(turn: Turn, commit: Commit, *, road: str) -> None:
     turn.set(commit=commit, former=former, untold=commit)
     turn.because(f"{commit.generation.label} {commit.mode} by {road}", commit.reason)
     crew.tell_commit(turn, commit)
+    ours = former.workers if former is not None else ()
     if commit.pauses:
-        news.announce(turn, EventKind.DRAINING, commit.reason)
+        turn.set(untold=None)
+        if any(worker.id in ours for worker in turn.state.workers.values()):
+            news.announce(turn, EventKind.DRAINING, commit.reason)
     elif not any(worker.id in commit.workers for worker in turn.state.workers.values()):
         turn.set(untold=None)
-        news.tell_commit(turn, commit, pause_s=None)
+        if former is not None:
+            news.tell_commit(turn, commit, pause_s=None)
 
 
 def _notice_endings(turn: Turn, former: JobView, view: JobView) -> None:
@@ -218,6 +220,24 @@ def _notice_wishes(turn: Turn, view: JobView) -> None:
             withdraw(turn, asked, wish.by or "a wish")
         if wish.kind == "drain" and not wish.slots:
             leaving.leave(turn, wish.by or "a wish", signal=None)
+
+
+def notice_kinds(turn: Turn) -> None:
+    """Say once why a slot of another kind than the job's holds nothing."""
+    state = turn.state
+    spec = state.spec
+    if spec is None or not spec.kind or spec.determinism is Determinism.HETEROGENEOUS:
+        return
+    for name, worker in sorted(state.workers.items()):
+        other = worker.phase is Phase.STANDBY and worker.kind not in ("", spec.kind)
+        if other and name not in state.told_kinds:
+            turn.set(told_kinds=turn.state.told_kinds | {name})
+            news.announce(
+                turn,
+                EventKind.NOTE,
+                f"{worker.id.place} stays standby: of kind {worker.kind}, the job is of kind"
+                f" {spec.kind}; --determinism heterogeneous mixes kinds",
+            )
 
 
 def withdraw(turn: Turn, slots: frozenset[str], by: str) -> None:

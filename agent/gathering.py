@@ -72,6 +72,29 @@ def newcomers(view: JobView, settings: LaunchSettings) -> tuple[SlotRecord, ...]
     )
 
 
+def misfits(view: JobView, settings: LaunchSettings) -> tuple[SlotRecord, ...]:
+    """Waiting workers that could join but for their kind."""
+    kind = kind_of((), view.spec)
+    return tuple(
+        slot
+        for node in admitted(view, settings)
+        for slot in node.slots
+        if is_ready(slot, view) and not fits_kind(slot, kind)
+    )
+
+
+def can_start(slot: SlotRecord, view: JobView) -> bool:
+    """It waits for ranks, or for a generation that it never formed: it holds nothing yet."""
+    formless = (
+        slot.state == "in_use"
+        and slot.worker is not None
+        and bool(slot.address)
+        and not view.ended(slot.worker)
+        and not view.holds_state(slot.worker)
+    )
+    return formless or is_ready(slot, view)
+
+
 def gather(
     view: JobView, memory: Memory, now: float, *, settings: LaunchSettings, least_nodes: int
 ) -> Gathered:
@@ -81,7 +104,7 @@ def gather(
         record.node: [slot for slot in record.slots if slot.state not in ("draining", "gone")]
         for record in nodes
     }
-    ready = {name: [s for s in slots if is_ready(s, view)] for name, slots in open_slots.items()}
+    ready = {name: [s for s in slots if can_start(s, view)] for name, slots in open_slots.items()}
     complete = [n for n, slots in open_slots.items() if slots and len(ready[n]) == len(slots)]
     partial = [name for name, slots in ready.items() if slots]
     memory = replace(memory, gathering_s=now if memory.gathering_s is None else memory.gathering_s)
@@ -95,11 +118,13 @@ def gather(
     def wait(reason: str) -> Gathered:
         return Gathered((), kind, reason, memory)
 
+    if len(have) < least_nodes <= sum(map(bool, open_slots.values())):
+        return wait("waits for the workers to reach register")
     if len(have) < least_nodes:
         met = f" · have {words.listed(sorted(have))}" if have else ""
         return wait(f"waiting for {least_nodes - len(have)} of {least_nodes} nodes{met}")
     if not usable:
-        return wait("waiting for a worker to reach register")
+        return wait("waits for the workers to reach register")
     if memory.complete_s is None:
         memory = replace(memory, complete_s=now)
     others = [name for name in open_slots if name not in have and open_slots[name]]

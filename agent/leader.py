@@ -5,6 +5,7 @@ also the answer to wait.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from easyscale.agent import (
     beginnings,
@@ -37,9 +38,11 @@ Rule = Callable[[Standpoint, Memory], Verdict | None]
 
 def decide(at: Standpoint, memory: Memory) -> Verdict:
     """Decide on one linearizable view of the job."""
+    if at.view.spec is None:
+        at = replace(at, view=replace(at.view, spec=at.spec, parsed={}))
     memory = observe(memory, at.view, at.now, timeouts=at.timeouts, position=at.position)
     if at.view.outcome is not None and not at.is_new_start:
-        return Verdict(None, "the job has ended", memory)
+        return Verdict(None, "", memory)
     rules: tuple[Rule, ...] = (
         _await_readable_truth,
         _obey_fence,
@@ -147,7 +150,8 @@ def _settle_open_plan(at: Standpoint, memory: Memory) -> Verdict | None:
     label = plan.generation.label
     gone = [worker for worker in plan.workers if not view.is_present(worker)]
     if gone:
-        reason = f"{label} given up: {words.places(gone)} ended before it was committed"
+        how = "ended" if all(view.ended(worker) for worker in gone) else "fell silent"
+        reason = f"{label} given up: {words.places(gone)} {how} before it was committed"
         return Verdict(GiveUp(plan.generation), reason, memory)
     since = memory.plan[1] if memory.plan is not None else at.now
     commit = drafts.commit_of(plan, view)

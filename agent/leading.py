@@ -35,24 +35,26 @@ def decide(turn: Turn) -> None:
     if state.token is None or state.first_revision is None or not state.is_complete:
         return
     is_due = state.wake_s is not None and state.wake_s <= turn.now.s
-    is_news = state.view.revision > state.asked_revision
+    is_news = state.view.revision != state.asked_revision
     if not (is_due or is_news or turn.now.s - state.asked_s >= ASK_EVERY_S):
         return
     turn.set(asked_revision=state.view.revision, asked_s=turn.now.s, wake_s=None)
-    if state.deciding or state.view.revision <= state.acted_revision:
+    if state.deciding or state.view.revision == state.acted_revision:
         return
     at = Standpoint(
         view=state.view,
         now=turn.now.s,
         settings=state.settings,
         keys=state.keys,
+        spec=state.spec,
         found=state.found,
         position=max((w.beat.position for w in state.workers.values() if w.beat), default=-1),
         step=max((w.step for w in state.workers.values()), default=0),
         since_revision=state.first_revision,
     )
     verdict = leader.decide(at, state.memory)
-    news.tell_waiting(turn, verdict.reason)
+    if verdict.decision is None:
+        news.tell_waiting(turn, verdict.reason)
     if verdict.reason and verdict.reason != state.leader_reason:
         turn.because("decides" if verdict.decision else "waits", verdict.reason)
     turn.set(memory=verdict.memory, wake_s=verdict.wake_s)

@@ -78,7 +78,7 @@ def notice_outcome(turn: Turn) -> None:
     turn.set(stage=Stage.ENDING)
     turn.because(f"the job has {outcome.state}", outcome.reason)
     if outcome.state is JobState.FAILED:
-        crew.stop_all(turn, f"job failed: {outcome.reason}")
+        crew.stop_all(turn, "the job has failed")
     else:
         crew.stop_all(turn, f"job {outcome.state}", only=(*_IDLE, Phase.MEMBER, Phase.LEAVING))
 

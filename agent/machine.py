@@ -73,6 +73,7 @@ def step(state: State, event: AgentEvent, now: Now) -> tuple[State, tuple[AgentA
     if turn.state.stage is not Stage.GONE:
         leading.decide(turn)
         crew.spawn(turn)
+        following.notice_kinds(turn)
         following.enrol(turn)
         leaving.settle(turn)
     return turn.state, tuple(turn.actions), "; ".join(turn.reasons)
@@ -99,9 +100,9 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
         case SnapshotsFound(records=found):
             turn.set(found=found, unregistered=(*turn.state.unregistered, *found))
         case Enrolled():
-            following.enrolled(turn, event)
-            if turn.state.first_revision == event.create_revision:
+            if turn.state.first_revision is None:
                 turn.do(Campaign())
+            following.enrolled(turn, event)
         case LeaseEnded():
             following.lease_ended(turn, event)
         case StoreAway(reason=reason):

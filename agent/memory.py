@@ -51,6 +51,8 @@ class Memory:
     broken: tuple[GenerationNumber, float] | None = None
     attempt: Attempt | None = None
     plan: tuple[GenerationNumber, float] | None = None
+    #: The newest generation that all its members were seen to have entered.
+    entered: GenerationNumber | None = None
     #: The change that is wanted, since when it is this one, and since when there is any.
     wanted: tuple[str, float, float] | None = None
     #: Nodes to start with are gathered since then; the first of them was complete then.
@@ -95,6 +97,9 @@ def observe(
     reached = max(position, view.progress.position if view.progress else -1)
     if reached != memory.position:
         memory = replace(memory, position=reached, moved_s=now)
+    base = view.base
+    if base is not None and view.is_entered(base):
+        memory = replace(memory, entered=base.generation)
     memory = _notice_attempt(memory, view, now)
     return _notice_reports(memory, view, now)
 

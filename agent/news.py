@@ -67,6 +67,8 @@ def tell_commit(turn: Turn, commit: Commit, *, pause_s: float | None) -> None:
             )
         case Mode.BOUNDARY:
             _tell_change(turn, commit, former, pause_s)
+    if any(worker.node == turn.state.node for worker in commit.workers):
+        turn.set(told_start=True)
 
 
 def _tell_start(turn: Turn, commit: Commit, former: Commit | None) -> None:
@@ -74,8 +76,8 @@ def _tell_start(turn: Turn, commit: Commit, former: Commit | None) -> None:
     own = [w for w in commit.workers if w.node == state.node]
     counts = [len(member.ranks) for member in commit.members]
     snapshot = commit.snapshot
-    restarted = former is not None and bool(former.members)
-    if not restarted:
+    restarted = state.told_start and former is not None and bool(former.members)
+    if own and not restarted:
         announce(
             turn,
             EventKind.STARTED,
@@ -199,9 +201,15 @@ def tell_lost(turn: Turn, worker: WorkerId, ending: Ending) -> None:
         pid=ending.pid,
         exit_code=ending.exit_code,
         signal=signal_name(ending.signal) if ending.signal else None,
-        ranks=tuple(ending.ranks),
+        ranks=_ranks_at_fault(ending),
         lost_step=ending.step,
     )
+
+
+def _ranks_at_fault(ending: Ending) -> tuple[int, ...]:
+    """The rank whose micro-step failed, else all that were lost with the worker."""
+    failed = ending.failure.rank if ending.failure else None
+    return tuple(ending.ranks) if failed is None else (failed,)
 
 
 def show_progress(turn: Turn, worker: OwnWorker, *, force: bool = False) -> None:

@@ -176,6 +176,10 @@ class State:
     is_confirmed: bool = True
     #: A commit whose line for people waits for the first of our workers to enter it.
     untold: Commit | None = None
+    #: People were told that workers of this node take part.
+    told_start: bool = False
+    #: Slots of which people were told why they stay standby.
+    told_kinds: frozenset[str] = frozenset()
     token: int | None = None
     #: The view holds the whole job, so the leader may decide on it.
     is_complete: bool = False

@@ -190,9 +190,10 @@ def _overlap_objection(commit: Commit, view: JobView, silent: frozenset[Incarnat
         )
         if not (shares or proven or taken_over):
             label = older.generation.label
+            ended = "it" if len(older.workers) == 1 else "one of them"
             return (
                 f"{label} could still run: waits for {_places(older.workers)}"
-                " or proof that one of them ended"
+                f" or proof that {ended} ended"
             )
     return None
 

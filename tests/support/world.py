@@ -1,0 +1,623 @@
+"""A small world without processes: machines over one memory store, their workers played.
+
+Everything happens in a fixed order, so a story reads the same every time.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from easyscale.agent import actions, events, machine
+from easyscale.agent.settings import Identity, LaunchSettings, Timeouts
+from easyscale.errors import LeaseLost, StoreUnreachable
+from easyscale.messages import (
+    Broken,
+    CommitSeen,
+    Committed,
+    Drained,
+    Entered,
+    Failure,
+    FencedOff,
+    Finished,
+    Initialised,
+    Lost,
+    Planned,
+    Ready,
+    Registered,
+    ScriptTarget,
+    SnapshotWritten,
+    StepReport,
+    Stop,
+)
+from easyscale.model import (
+    Commit,
+    Determinism,
+    Ending,
+    GenerationNumber,
+    JobSpec,
+    LogicalRank,
+    Mode,
+    Position,
+    WorkerId,
+    encode,
+)
+from easyscale.pulse import Beat, Phase
+from easyscale.rendezvous.agreement import JobView, incarnation_of
+from easyscale.rendezvous.keys import JobKeys
+from easyscale.rendezvous.memory import MemoryServer, MemoryStore
+from easyscale.rendezvous.store import Created, LeaseId, Put, View, absent
+
+TICK_S = 0.25
+TTL_S = 5
+_T = 1.0
+
+
+@dataclass
+class Worker:
+    """A played worker: it knows commits, forms generations and completes steps with its group."""
+
+    id: WorkerId
+    known: Commit | None = None
+    entered: Commit | None = None
+    forming: bool = False
+    broken: bool = False
+    position: int = 0
+    frozen: bool = False
+    registered: bool = False
+
+    def knows(self, commit: Commit) -> bool:
+        return self.known is not None and self.known.generation >= commit.generation
+
+
+@dataclass
+class Node:
+    name: str
+    store: MemoryStore
+    state: machine.State
+    inbox: deque[events.AgentEvent] = field(default_factory=deque)
+    workers: dict[WorkerId, Worker] = field(default_factory=dict)
+    frozen: bool = False
+    dead: bool = False
+    holds_transactions: bool = False
+    held: list[actions.Transact] = field(default_factory=list)
+    lease: LeaseId | None = None
+    revision: int | None = None
+    record: actions.Enrol | None = None
+    writes: dict[str, actions.Write] = field(default_factory=dict)
+    stands: bool = False
+    token: int | None = None
+    away: bool = False
+    seen: View | None = None
+    seen_complete: bool = False
+    parsed: JobView | None = None
+    exit_code: int | None = None
+
+    @property
+    def acts(self) -> bool:
+        return not (self.frozen or self.dead) and self.exit_code is None
+
+
+class World:
+    """N nodes, one store, one clock; `trace` is what happened since it was last taken."""
+
+    def __init__(
+        self,
+        *,
+        logical_workers: int = 4,
+        min_nodes: int = 1,
+        max_restarts: int = 3,
+        takeover_after_s: float | None = 60.0,
+        max_nodes: int | None = None,
+    ) -> None:
+        self.now = 1000.0
+        self.server = MemoryServer(lambda: self.now)
+        self.keys = JobKeys.of("job")
+        self.nodes: dict[str, Node] = {}
+        self.trace: list[str] = []
+        self.pid = 100
+        self.shape = (logical_workers, min_nodes, max_nodes, max_restarts, takeover_after_s)
+        self.auto = True
+        self.links: set[frozenset[WorkerId]] = set()
+        self.said: list[actions.AgentAction] = []
+
+    # --- nodes ---------------------------------------------------------------------------------
+
+    def start(
+        self, name: str, *, slots: int = 1, kind: str = "cpu", boot: str = "boot1", life: str = "1"
+    ) -> Node:
+        n, least, most, restarts, takeover = self.shape
+        settings = LaunchSettings(
+            job_id="job", job_is_new=True, node_name=name, node_is_chosen=True,
+            script=ScriptTarget(path="train.py"), working_directory="/w", environment={},
+            logical_workers=n, min_nodes=least, max_nodes=most, max_restarts=restarts,
+            takeover_after_s=takeover, snapshot_dir="runs/job", log_dir="runs/job/logs",
+            timeouts=Timeouts(),
+        )  # fmt: skip
+        identity = Identity(
+            node=name, incarnation=incarnation_of(host=name, boot_id=boot, chance=life),
+            boot_id=boot, host=name, address="",
+        )  # fmt: skip
+        node = Node(
+            name, self.server.client(), machine.begin(settings, identity, now=self._clock())
+        )
+        self.nodes[name] = node
+        spec = JobSpec(
+            logical_workers=n, seed=0, determinism=Determinism.SAME_KIND,
+            threads_per_worker=1, token="t",
+        )  # fmt: skip
+        if self.server.is_running:
+            node.store.transact(
+                [absent(self.keys.job)], [Put(self.keys.job, encode(spec))], timeout_s=_T
+            )
+        names = tuple(events.Slot(name=f"cpu:{i}", kind=kind) for i in range(slots))
+        self.post(node, events.SlotsFound(slots=names))
+        self.post(node, events.JobOpened(spec=spec, store="etcd", seconds=0.0))
+        self.post(node, events.SnapshotsFound(records=()))
+        self.post(node, events.ZygoteReady(torch_version="2", cpu_kind=kind, seconds=1.0))
+        self.pump()
+        return node
+
+    def post(self, node: Node, event: events.AgentEvent) -> None:
+        node.inbox.append(event)
+
+    def _clock(self) -> machine.Now:
+        return machine.Now(s=self.now, wall_s=self.now)
+
+    def note(self, line: str) -> None:
+        self.trace.append(line)
+
+    def worker(self, place: str) -> Worker:
+        """The living worker at `a` (its only slot) or `a/cpu:1`."""
+        name, _, slot = place.partition("/")
+        for worker in self.nodes[name].workers.values():
+            if not slot or worker.id.slot == slot:
+                return worker
+        raise LookupError(f"no worker at {place}")
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Let everything happen that can happen now."""
+        for _ in range(500):
+            busy = False
+            for node in self.nodes.values():
+                if not node.acts:
+                    continue
+                busy |= self._serve_store(node)
+                while node.inbox and node.acts:
+                    busy = True
+                    self._step(node, node.inbox.popleft())
+            busy |= self._play_workers()
+            if not busy:
+                return
+        raise RuntimeError("the world does not come to rest: " + "; ".join(self.trace[-20:]))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: leases are renewed, ticks come."""
+        until = self.now + seconds
+        while self.now < until - 1e-9:
+            self.now = round(min(self.now + TICK_S, until), 6)
+            for node in self.nodes.values():
+                if node.acts:
+                    self._renew(node)
+                    beats = {w.id: self._beat(w) for w in node.workers.values()}
+                    self.post(node, events.Ticked(beats=beats, monotonic_s=self.now))
+            self.pump()
+
+    def _beat(self, worker: Worker) -> Beat:
+        return Beat(phase=Phase.OUTER_BODY, position=worker.position, step=worker.position,
+                    rank=None, micro_steps=0, since_s=self.now)  # fmt: skip
+
+    def _step(self, node: Node, event: events.AgentEvent) -> None:
+        node.state, wanted, reason = machine.step(node.state, event, self._clock())
+        if reason:
+            self.note(f"{node.name}: {reason}")
+        for action in wanted:
+            self._perform(node, action)
+
+    # --- the store side of a node --------------------------------------------------------------
+
+    def _renew(self, node: Node) -> None:
+        try:
+            if node.lease is None:
+                node.store.read(self.keys.head, timeout_s=_T)
+            elif not node.store.keep_alive(node.lease, timeout_s=_T):
+                self._lose_lease(node)
+        except StoreUnreachable:
+            if not node.away:
+                node.away = True
+                self.post(node, events.StoreAway(reason="no answer"))
+            if node.token is not None:
+                node.token = None
+                self.post(node, events.Deposed(reason="the lease was not renewed"))
+            return
+        if node.away:
+            node.away = False
+            self.post(node, events.StoreBack(silent_s=1.0))
+
+    def _lose_lease(self, node: Node) -> None:
+        node.lease = node.revision = node.record = None
+        node.writes = {k: w for k, w in node.writes.items() if not w.leased}
+        if node.token is not None:
+            node.token = None
+            self.post(node, events.Deposed(reason="the lease ended"))
+        self.post(node, events.LeaseEnded(reason="the store ended it"))
+
+    def _serve_store(self, node: Node) -> bool:
+        """Write what waits, stand for election, bring the view if it changed."""
+        try:
+            return self._flush(node) | self._campaign(node) | self._look(node)
+        except StoreUnreachable:
+            return False
+        except LeaseLost:
+            self._lose_lease(node)
+            return True
+
+    def _flush(self, node: Node) -> bool:
+        done = False
+        if node.record is not None:
+            record = node.record.record
+            key = self.keys.node(node.name)
+            lease = node.lease or node.store.grant(TTL_S, timeout_s=_T)
+            node.lease = lease
+            first = node.revision is None
+            compare = absent(key) if node.revision is None else Created(key, node.revision)
+            result = node.store.transact([compare], [Put(key, encode(record), lease)], timeout_s=_T)
+            if result.succeeded:
+                node.record = None
+                if first:
+                    node.revision = result.revision
+                    self.post(node, events.Enrolled(create_revision=result.revision))
+                done = True
+        for key, write in tuple(node.writes.items()):
+            if write.leased and node.revision is None:
+                continue
+            put = Put(key, write.value, node.lease if write.leased else None)
+            node.store.transact([], [put], timeout_s=_T)
+            del node.writes[key]
+            done = True
+        return done
+
+    def _campaign(self, node: Node) -> bool:
+        if not node.stands or node.lease is None or node.revision is None:
+            return False
+        entry = node.store.read(self.keys.leader, timeout_s=_T).get(self.keys.leader)
+        if entry is not None and entry.value != node.name and node.token is not None:
+            node.token = None
+            self.post(node, events.Deposed(reason="another leads"))
+            return True
+        if entry is None:
+            result = node.store.transact(
+                [absent(self.keys.leader)], [Put(self.keys.leader, node.name, node.lease)],
+                timeout_s=_T,
+            )  # fmt: skip
+            node.token = result.revision
+            self.post(node, events.Elected(token=result.revision))
+            return True
+        return False
+
+    def _look(self, node: Node) -> bool:
+        leads = node.token is not None
+        ranges = (self.keys.prefix,) if leads else machine.followed_ranges(self.keys)
+        view = node.store.read(*ranges, timeout_s=_T)
+        if (
+            node.seen is not None
+            and node.seen_complete == leads
+            and node.seen.entries == view.entries
+        ):
+            return False
+        node.seen, node.seen_complete = view, leads
+        node.parsed = JobView.of(view, self.keys, before=node.parsed)
+        self.post(node, events.Viewed(view=node.parsed, complete=leads))
+        return True
+
+    def transact(self, node: Node, action: actions.Transact) -> None:
+        succeeded: bool | None
+        try:
+            succeeded = node.store.transact(
+                action.compares, action.operations, timeout_s=_T
+            ).succeeded
+        except StoreUnreachable:
+            succeeded = None
+        self.post(node, events.Transacted(name=action.name, succeeded=succeeded))
+
+    # --- actions -------------------------------------------------------------------------------
+
+    def _perform(self, node: Node, action: actions.AgentAction) -> None:
+        match action:
+            case actions.Fork(worker=worker):
+                self._fork(node, worker)
+            case actions.Tell(worker=worker, message=message):
+                self._tell(node, worker, message)
+            case actions.StopWorker(worker=worker) | actions.KillWorker(worker=worker):
+                self.end(worker, signal=9)
+            case actions.Enrol():
+                node.record = action
+            case actions.Write():
+                node.writes[action.key] = action
+            case actions.Transact():
+                if node.holds_transactions and action.name.startswith("decision"):
+                    node.held.append(action)
+                else:
+                    self.transact(node, action)
+            case actions.Campaign():
+                node.stands = True
+            case actions.Resign():
+                node.stands = False
+            case actions.Leave(how=how):
+                self._leave(node, how)
+            case actions.Announce(event=event):
+                text = f" ({event.reason})" if event.reason else ""
+                self.note(f"{node.name} says {event.event}{text}")
+            case actions.ReportCause(cause=cause):
+                self.note(f"{node.name} first cause: {cause.headline} | {cause.why_ended}")
+                self.said.append(action)
+            case actions.Conclude(summary=summary):
+                self.said.append(action)
+                self.note(f"{node.name} concludes: step {summary.step}, exit {summary.exit_code}")
+            case actions.Exit(code=code):
+                node.exit_code = code
+                self.note(f"{node.name} exits {code}")
+            case actions.DumpStacks(worker=worker):
+                self.note(f"{worker.place} writes its stacks")
+            case actions.DeleteSnapshots(names=names):
+                self.note(f"{node.name} deletes {', '.join(names)}")
+            case actions.ShowProgress():
+                pass
+            case _:
+                assert_never(action)
+
+    def _leave(self, node: Node, how: str) -> None:
+
+        key = self.keys.gone_agent(node.name, node.state.identity.incarnation)
+        try:
+            self._flush(node)
+            node.store.transact([], [Put(key, encode(Ending(how=how)))], timeout_s=_T)
+            if node.lease is not None:
+                node.store.revoke(node.lease, timeout_s=_T)
+        except StoreUnreachable:
+            pass
+
+    # --- workers -------------------------------------------------------------------------------
+
+    def _fork(self, node: Node, worker: WorkerId) -> None:
+        self.pid += 1
+        node.workers[worker] = Worker(worker)
+        self.post(node, events.WorkerForked(worker=worker, pid=self.pid))
+        if self.auto:
+            self.register(worker)
+
+    def register(self, worker: WorkerId) -> None:
+        node = self.nodes[worker.node]
+        node.workers[worker].registered = True
+        hello = Initialised(worker=worker, pid=self.pid, torch_version="2", kind="")
+        self.say(worker, hello)
+        self.say(worker, Registered(worker=worker, address=f"{worker.place}.{worker.spawn}"))
+
+    def say(self, worker: WorkerId, message: object) -> None:
+        node = self.nodes[worker.node]
+        self.post(node, events.WorkerSaid(worker=worker, message=message))  # type: ignore[arg-type]
+
+    def _tell(self, node: Node, worker_id: WorkerId, message: object) -> None:
+        worker = node.workers.get(worker_id)
+        if worker is None or worker.frozen:
+            return
+        match message:
+            case Planned(plan=plan):
+                self.say(worker_id, Ready(generation=plan.generation))
+            case Committed(commit=commit):
+                self._learn(worker, commit)
+            case Stop():
+                self.end(worker_id, signal=15)
+            case Lost():
+                pass
+            case _:
+                raise AssertionError(message)
+
+    def _learn(self, worker: Worker, commit: Commit) -> None:
+        if worker.knows(commit):
+            return
+        worker.known = commit
+        waits = worker.broken or worker.forming or worker.entered is None
+        if commit.mode is not Mode.BOUNDARY or waits:
+            worker.forming = True
+
+    def end(
+        self,
+        worker_id: WorkerId,
+        *,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        failure: Failure | None = None,
+    ) -> None:
+        """A worker's process ends; its agent hears of it."""
+        node = self.nodes[worker_id.node]
+        if node.workers.pop(worker_id, None) is None:
+            return
+        how = f"signal {signal}" if signal else f"exit {exit_code}"
+        self.note(f"{worker_id.place}.{worker_id.spawn} ends, {how}")
+        if failure is not None:
+            self.say(worker_id, failure)
+        self.post(node, events.WorkerExited(worker=worker_id, pid=0, exit_code=exit_code,
+                                            signal=signal, last_words=""))  # fmt: skip
+
+    def _all(self) -> list[Worker]:
+        return [w for node in self.nodes.values() if not node.dead and not node.frozen
+                for w in node.workers.values() if not w.frozen]  # fmt: skip
+
+    def _find(self, worker_id: WorkerId) -> Worker | None:
+        return next((w for w in self._all() if w.id == worker_id), None)
+
+    def _play_workers(self) -> bool:
+        """Forming ends when all members are there; who is excluded leaves its wait."""
+        busy = False
+        for worker in self._all():
+            commit = worker.known
+            if commit is None or not worker.forming:
+                continue
+            if worker.id not in commit.workers:
+                worker.forming = False
+                if worker.entered is not None:
+                    self.say(worker.id, FencedOff(generation=commit.generation))
+                    self.end(worker.id, exit_code=0)
+                busy = True
+                continue
+            members = [self._find(member) for member in commit.workers]
+            if self._is_cut(worker, commit):
+                others = [w for w in commit.workers if frozenset((w, worker.id)) in self.links]
+                self.break_(worker.id, others)
+                busy = True
+                continue
+            if any(self._is_cut(m, commit) for m in members if m is not None):
+                continue
+            if all(m is not None and self._meets(m, commit) for m in members):
+                present = [m for m in members if m is not None]
+                top = max(m.position for m in present)
+                for member in present:
+                    self._enter(member, commit, top)
+                busy = True
+        return busy | self._gossip()
+
+    def _is_cut(self, worker: Worker, commit: Commit) -> bool:
+        """A link from this worker to another member of the commit is cut."""
+        return any(frozenset((worker.id, other)) in self.links for other in commit.workers)
+
+    def _meets(self, worker: Worker, commit: Commit) -> bool:
+        return (worker.forming and worker.known == commit) or worker.entered == commit
+
+    def _enter(self, worker: Worker, commit: Commit, position: int) -> None:
+        if worker.entered == commit:
+            return
+        start = commit.snapshot.step if commit.snapshot and commit.mode is Mode.RESTORE else 0
+        worker.entered, worker.forming, worker.broken = commit, False, False
+        worker.position = max(position, start)
+        self.note(f"{worker.id.place} enters {commit.generation.label} at {worker.position}")
+        self.say(worker.id, Entered(generation=commit.generation, position=Position(position),
+                                    step=worker.position, has_state=True, pause_s=0.0))  # fmt: skip
+
+    def _gossip(self) -> bool:
+        """Who forms or is broken asks the members of its group for newer commits."""
+        busy = False
+        for worker in self._all():
+            if not (worker.broken or worker.forming) or worker.known is None:
+                continue
+            group = worker.known.workers if worker.forming else ()
+            entered = worker.entered.workers if worker.entered else ()
+            for peer in map(self._find, dict.fromkeys((*group, *entered))):
+                if peer is None:
+                    continue
+                for teller, listener in ((peer, worker), (worker, peer)):
+                    if teller.known is not None and not listener.knows(teller.known):
+                        self._learn(listener, teller.known)
+                        self.say(listener.id, CommitSeen(commit=teller.known))
+                        busy = True
+        return busy
+
+    def train(self, steps: int) -> None:
+        """Every group whose members all run completes steps; a dead member breaks the others."""
+        for _ in range(steps):
+            for commit in {
+                w.entered.generation: w.entered for w in self._all() if w.entered
+            }.values():
+                self._train_group(commit)
+            self.pump()
+
+    def _train_group(self, commit: Commit) -> None:
+        members = [self._find(worker) for worker in commit.workers]
+        group = [m for m in members if m is not None and m.entered == commit]
+        group = [m for m in group if not m.forming and not m.broken]
+        if len(group) < len(commit.workers):
+            if any(self._is_dead(worker) for worker in commit.workers):
+                for worker in group:
+                    self.break_(worker.id, [w for w in commit.workers if self._is_dead(w)])
+            return
+        for worker in group:
+            worker.position += 1
+            self.say(worker.id, _report(worker.position))
+        headers = [w.known.generation if w.known else GenerationNumber(0, 0) for w in group]
+        newest = max((w.known for w in group if w.known), key=lambda c: c.generation)
+        if len(set(headers)) == 1 and newest.generation > commit.generation:
+            for worker in group:
+                self._switch(worker, newest)
+        else:
+            for worker in group:
+                if not worker.knows(newest):
+                    self._learn(worker, newest)
+                    self.say(worker.id, CommitSeen(commit=newest))
+
+    def _is_dead(self, worker_id: WorkerId) -> bool:
+        node = self.nodes[worker_id.node]
+        return node.dead or worker_id not in node.workers
+
+    def _switch(self, worker: Worker, commit: Commit) -> None:
+        if worker.id in commit.workers:
+            worker.forming = True
+            return
+        if commit.pauses and worker.entered is not None and worker.entered.main == worker.id:
+            self.snapshot(worker.id, last=True)
+        step = worker.position
+        self.say(worker.id, Drained(generation=commit.generation, step=step))
+        self.end(worker.id, exit_code=0)
+
+    def snapshot(self, worker_id: WorkerId, *, last: bool = False) -> None:
+        worker = self._find(worker_id)
+        assert worker is not None
+        assert worker.entered is not None
+        step, generation = worker.position, worker.entered.generation
+        self.say(worker_id, SnapshotWritten(
+            name=f"step-{step:08}-g{generation}-{worker_id.node}", step=step, epoch=0, digest="d",
+            bytes=10, generation=generation, pause_s=0.0, seconds=0.1, last=last,
+        ))  # fmt: skip
+
+    def break_(self, worker_id: WorkerId, suspects: list[WorkerId]) -> None:
+        worker = self._find(worker_id)
+        assert worker is not None
+        worker.broken = True
+        commit = worker.known if worker.forming else worker.entered
+        assert commit is not None
+        worker.forming = False
+        self.note(f"{worker_id.place} is broken in {commit.generation.label}")
+        said = Broken(
+            generation=commit.generation,
+            position=Position(worker.position),
+            suspects=tuple(suspects),
+            reason="connection reset",
+        )
+        self.say(worker_id, said)
+
+    def finish(self, *places: str) -> None:
+        """Training is over: all, or these, say the digest, run their tail and end."""
+        named = [self.worker(place).id for place in places]
+        for worker in self._all():
+            if worker.entered is not None and (worker.id in named or not places):
+                self.say(worker.id, Finished(position=Position(worker.position),
+                                             step=worker.position, digest="ab" * 32,
+                                             metrics={}, epochs=1))  # fmt: skip
+                self.end(worker.id, exit_code=0)
+        self.pump()
+
+
+def _report(step: int) -> StepReport:
+    return StepReport(
+        position=Position(step), step=step, steps=100, epoch=0, epochs=1, metrics={"loss": 1.0},
+        step_s=0.1, micro_step_s=None, exchange_wait_s=None, data_wait_s=None,
+        samples_per_step=8,
+    )  # fmt: skip
+
+
+def failure(*, rank: int | None, step: int, kind: str = "ValueError", line: int = 41) -> Failure:
+    return Failure(
+        type=kind,
+        text="target 11 is out of bounds",
+        rank=None if rank is None else LogicalRank(rank),
+        step=step,
+        generation=None,
+        file="train.py",
+        line=line,
+        function="check",
+        caller="main",
+        excerpt=(),
+        hidden_frames=0,
+        traceback="",
+        refused=False,
+    )

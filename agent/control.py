@@ -32,6 +32,8 @@ Handler = Callable[[Mapping[str, Any]], object]
 
 #: A socket's path holds 107 bytes and a zero.
 MAX_PATH_BYTES = 107
+#: Of a socket within its folder: see `_name_of`; Linux counts processes up to 2**22.
+_LONGEST_NAME = len("-".join(("j" * 20, "d" * 8, "4194304"))) + len(".sock")
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 _DEADLINE_S = 10.0
 _DISCOVERY_S = 1.0
@@ -69,7 +71,7 @@ def run_folder(environment: Mapping[str, str]) -> Path:
     candidates = [Path(runtime) / "easyscale"] if runtime and Path(runtime).is_dir() else []
     candidates.append(Path(tempfile.gettempdir()) / f"easyscale-{os.getuid()}")
     for folder in candidates:
-        if len(os.fsencode(folder / _name_of("", "", 0))) <= MAX_PATH_BYTES:
+        if len(os.fsencode(folder / ("x" * _LONGEST_NAME))) <= MAX_PATH_BYTES:
             return _private(folder)
     raise UsageError(
         f"{candidates[-1]} is too long a path for a socket, which holds {MAX_PATH_BYTES} bytes",
@@ -213,7 +215,7 @@ def _name_of(job: str, node: str, pid: int) -> str:
     """Short whatever the names are, readable as far as that goes, unique by job, node, process."""
     readable = re.sub(r"[^A-Za-z0-9_-]", "-", job)[:20]
     digest = hashlib.sha256(f"{job}/{node}".encode()).hexdigest()[:8]
-    return f"{readable:-<20}-{digest}-{pid:07}.sock"
+    return f"{readable}-{digest}-{pid}.sock"
 
 
 def _is_ours(connection: socket.socket) -> bool:

@@ -11,16 +11,18 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
 from easyscale.agent import actions, events, machine
+from easyscale.agent.control import ControlServer, run_folder
 from easyscale.agent.devices import find_slots, slot_environment
+from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import StoreLink
 from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.snapshots import Catalogue
@@ -28,9 +30,10 @@ from easyscale.agent.supervisor import Supervisor, SupervisorSettings
 from easyscale.agent.zygote_link import ZygoteSettings
 from easyscale.errors import EasyScaleError
 from easyscale.messages import ForkRequest, WorkerSettings
-from easyscale.model import JobSpec, WorkerId
+from easyscale.model import JobSpec, Wish, WorkerId
 from easyscale.pulse import Beat
 from easyscale.rendezvous.endpoints import parse_endpoint
+from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.membership import boottime_s
 from easyscale.rendezvous.view import incarnation_of
 from easyscale.reports import Audience, EventKind, Fact, JobEvent
@@ -93,6 +96,8 @@ class Driver:
         self._workers: dict[WorkerId, None] = {}
         self._spec: JobSpec | None = None
         self._exit: actions.Exit | None = None
+        self._guard: LeaseGuard | None = None
+        self._door: ControlServer | None = None
         self._identity = _identity(settings)
         self._supervisor = Supervisor(
             _supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
@@ -121,8 +126,12 @@ class Driver:
 
     def close(self) -> None:
         """End everything this agent started; a second call does nothing."""
+        if self._door is not None:
+            self._door.close()
         self._supervisor.close(deadline_s=_CLOSE_TIMEOUT_S)
         self._link.close()
+        if self._guard is not None:
+            self._guard.close()
 
     # --- events --------------------------------------------------------------------------------
 
@@ -156,15 +165,69 @@ class Driver:
         return events.Ticked(beats=beats, monotonic_s=time.monotonic())
 
     def _handle(self, event: events.AgentEvent) -> None:
-        if isinstance(event, events.JobOpened):
-            self._spec = event.spec
-        if isinstance(event, events.WorkerExited):
-            self._workers.pop(event.worker, None)
+        self._attend(event)
         self._state, wanted, reason = machine.step(self._state, event, _now())
         if reason:
             log.info("%s", reason, extra={"event": type(event).__name__})
         for action in wanted:
             self._perform(action)
+
+    def _attend(self, event: events.AgentEvent) -> None:
+        """Keep what stands beside the machine current: lease guard, local door, own workers."""
+        match event:
+            case events.JobOpened(spec=spec):
+                self._spec = spec
+                self._open_door()
+                self._post_guard()
+            case events.Enrolled():
+                membership = self._link.membership
+                if self._guard is not None and membership is not None and membership.lease:
+                    self._guard.hold(membership.lease)
+            case events.WorkerForked(pid=pid):
+                if self._guard is not None:
+                    self._guard.watch(pid)
+            case events.WorkerExited(worker=worker):
+                self._workers.pop(worker, None)
+            case _:
+                pass
+
+    def _post_guard(self) -> None:
+        """An etcd of our own ends with us: then nobody is left to be told."""
+        opened = self._link.opened
+        if opened is None or opened.server is not None:
+            return
+        self._guard = LeaseGuard.start(
+            opened.etcd,
+            JobKeys.of(self._settings.job_id),
+            node=self._identity.node,
+            incarnation=self._identity.incarnation,
+        )
+        if self._supervisor.zygote_pid is not None:
+            self._guard.watch(self._supervisor.zygote_pid)
+
+    def _open_door(self) -> None:
+        try:
+            self._door = ControlServer(
+                run_folder(self._settings.environment),
+                job=self._settings.job_id,
+                node=self._identity.node,
+                handlers={"store": self._tell_store, "wish": self._take_wish},
+            )
+        except (EasyScaleError, OSError) as error:
+            log.warning("the command line will not find this agent by itself: %s", error)
+
+    def _tell_store(self, arguments: Mapping[str, Any]) -> object:
+        """Where the job's records are, which nobody else can know of an etcd of our own."""
+        del arguments
+        opened = self._link.opened
+        assert opened is not None, "the door opens after the store"
+        return {"endpoints": str(opened.etcd), "embedded": opened.server is not None}
+
+    def _take_wish(self, arguments: Mapping[str, Any]) -> object:
+        wish = msgspec.convert(arguments, Wish)
+        wish_id = secrets.token_hex(8)
+        self._inbox.put(events.Asked(wish_id=wish_id, wish=wish))
+        return {"wish": wish_id}
 
     # --- actions -------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from easyscale.agent import events
-from easyscale.agent.logs import Capture, Output, Pump, worker_folder
-from easyscale.agent.worker_process import Rung, WorkerProcess
+from easyscale.agent.logs import Output, Pump
+from easyscale.agent.worker_process import Rung, WorkerProcess, prepare
 from easyscale.agent.zygote_link import ZygoteLink, ZygoteSettings
 from easyscale.errors import FormatError
 from easyscale.messages import (
@@ -35,8 +35,8 @@ from easyscale.messages import (
     ToWorker,
 )
 from easyscale.model import WorkerId
-from easyscale.pulse import Beat, Pulse
-from easyscale.reports import Source, Stream
+from easyscale.pulse import Beat
+from easyscale.reports import Source
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,9 @@ class Supervisor:
     def fork(self, request: ForkRequest) -> None:
         """Ask for a worker; WorkerForked or ForkFailed follows."""
         try:
-            process, theirs = _prepare(request, self._settings.log_dir, ended=self._look)
+            process, theirs = prepare(
+                request.settings.worker, self._settings.log_dir, ended=self._wake
+            )
         except OSError as error:
             reason = f"{error.strerror}: {error.filename or 'pipes'}"
             self._post(events.ForkFailed(worker=request.settings.worker, reason=reason))
@@ -150,10 +152,6 @@ class Supervisor:
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             self._waker.send(b"!")
-
-    def _look(self) -> None:
-        """Another thread changed what a deadline waits for."""
-        self._wake()
 
     def _run(self) -> None:
         while not self._selector_is_closed():
@@ -405,40 +403,3 @@ class Supervisor:
         self._selector.close()
         self._wakeup.close()
         self._waker.close()
-
-
-def _prepare(
-    request: ForkRequest, log_dir: Path, *, ended: Callable[[], None]
-) -> tuple[WorkerProcess, tuple[int, int, int, int]]:
-    """Make both ends of all that joins a worker and its agent; theirs go with the request."""
-    worker = request.settings.worker
-    with contextlib.ExitStack() as undo:
-        page = Pulse.allocate()
-        undo.callback(os.close, page)
-        pulse = Pulse.attach(page)
-        capture = Capture(
-            source=Source(worker.node, worker.slot, 0),
-            rank=lambda: _rank(pulse),
-            ended=ended,
-        )
-        undo.callback(capture.close)
-        capture.open_files(worker_folder(log_dir, worker))
-        theirs = [page]
-        for stream in reversed(Stream):
-            mine, other = os.pipe2(os.O_CLOEXEC)
-            capture.attach(stream, mine)
-            undo.callback(os.close, other)
-            theirs.insert(0, other)
-        session, other_session = socket.socketpair()
-        session.settimeout(0)
-        undo.pop_all()
-    process = WorkerProcess(worker=worker, session=session, capture=capture, pulse=pulse)
-    stdout, stderr, page = theirs
-    return process, (other_session.detach(), stdout, stderr, page)
-
-
-def _rank(pulse: Pulse) -> int | None:
-    try:
-        return pulse.read().rank
-    except ValueError:  # its last output comes after its end was told
-        return None

@@ -8,15 +8,17 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-from easyscale.agent.logs import Capture
+from easyscale.agent.logs import Capture, worker_folder
 from easyscale.errors import FormatError
 from easyscale.messages import MAX_LINE_BYTES, FromWorker, ToWorker, decode_from_worker, encode_line
 from easyscale.model import WorkerId
 from easyscale.pulse import Pulse
+from easyscale.reports import Source, Stream
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +140,42 @@ class WorkerProcess:
         self.session.close()
         self.capture.close()
         self.pulse.close()
+
+
+def prepare(
+    worker: WorkerId, log_dir: Path, *, ended: Callable[[], None]
+) -> tuple[WorkerProcess, tuple[int, int, int, int]]:
+    """Make both ends of all that joins a worker and its agent; theirs go with the request."""
+    with contextlib.ExitStack() as undo:
+        page = Pulse.allocate()
+        undo.callback(os.close, page)
+        pulse = Pulse.attach(page)
+        capture = Capture(
+            source=Source(worker.node, worker.slot, 0),
+            rank=lambda: _rank(pulse),
+            ended=ended,
+        )
+        undo.callback(capture.close)
+        capture.open_files(worker_folder(log_dir, worker))
+        theirs = [page]
+        for stream in reversed(Stream):
+            mine, other = os.pipe2(os.O_CLOEXEC)
+            capture.attach(stream, mine)
+            undo.callback(os.close, other)
+            theirs.insert(0, other)
+        session, other_session = socket.socketpair()
+        session.settimeout(0)
+        undo.pop_all()
+    process = WorkerProcess(worker=worker, session=session, capture=capture, pulse=pulse)
+    stdout, stderr, page = theirs
+    return process, (other_session.detach(), stdout, stderr, page)
+
+
+def _rank(pulse: Pulse) -> int | None:
+    try:
+        return pulse.read().rank
+    except ValueError:  # its last output comes after its end was told
+        return None
 
 
 def _lives_in_group(group: int) -> bool:

@@ -154,7 +154,10 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
     former = start.former or view.base
     before = drafts.ranks_of(former) if start.mode is Mode.NOW else {}
     layout = drafts.lay_out(
-        view, members, present={w: held for w, held in before.items() if w in members}
+        view,
+        members,
+        present={w: held for w, held in before.items() if w in members},
+        use_all=start.mode is Mode.NOW,
     )
     # Whoever survives stays a member, also without ranks; a start leaves surplus slots waiting.
     order = (
@@ -193,10 +196,11 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
 
 
 def _fixed_spec(at: Standpoint, kind: str) -> JobSpec | None:
+    """The spec, if this generation writes it: its kind is fixed now, or the store has lost it."""
     spec = at.view.spec
-    if spec is None or not kind or spec.kind == kind:
+    if spec is None or (at.view.spec_revision > 0 and (not kind or spec.kind == kind)):
         return None
-    return msgspec.structs.replace(spec, kind=kind)
+    return msgspec.structs.replace(spec, kind=kind or spec.kind)
 
 
 def _moves(held: Mapping[WorkerId, tuple[LogicalRank, ...]], moved: Sequence[LogicalRank]) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings, Timeouts
-from easyscale.model import SnapshotRecord
+from easyscale.model import JobSpec, SnapshotRecord
 from easyscale.rendezvous.agreement import Decision, JobView
 from easyscale.rendezvous.keys import Incarnation, JobKeys
 
@@ -17,6 +17,8 @@ class Standpoint:
     now: float
     settings: LaunchSettings
     keys: JobKeys
+    #: What is fixed for the job's life, also when the store has forgotten it.
+    spec: JobSpec | None = None
     #: What its snapshot folder holds, verified.
     found: tuple[SnapshotRecord, ...] = ()
     #: The furthest that its own workers are known to have come.

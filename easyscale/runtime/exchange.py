@@ -168,7 +168,10 @@ class Exchange:
             task = self._begin(turn)
         else:
             task = turn.task
-        return self._await(task, wait, Record, name=operation.name)
+        record = self._await(task, wait, Record, name=operation.name)
+        # The last micro-step's gradients are not kept beyond their step.
+        self._running = None
+        return record
 
     def gather(self, operation: Operation, note: Note, *, wait: Wait) -> Record:
         """Give everybody's payload to everybody: evaluation, end of training, entry."""

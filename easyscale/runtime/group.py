@@ -4,7 +4,6 @@ Addresses come from the commit record and process rank 0's listener serves the k
 no store host to lose and no name to look up. torch's default group is never initialised.
 """
 
-import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -38,8 +37,6 @@ GLOO_TIMEOUT = timedelta(hours=24)
 PROBE_TIMEOUT_S = 0.25
 #: How long process rank 0's listener may take to accept and to answer.
 DIAL_TIMEOUT_S = 10.0
-#: Tells this process apart from another that claims our worker id.
-_PROCESS = secrets.token_hex(8)
 #: Groups that broke. Destroying one waits for its peers, so they are kept and never touched.
 _ABANDONED: list[object] = []
 
@@ -282,7 +279,7 @@ class _Attempt:
             token=membership.token,
             worker=membership.worker,
             kind=Kind.STORE,
-            process=_PROCESS,
+            process=self.listener.process,
             generation=membership.generation,
             commit=encode(membership.commit),
         )

@@ -6,6 +6,7 @@ torch: a worker whose main thread is blocked in a collective still answers.
 
 import hashlib
 import hmac
+import secrets
 import socket
 import threading
 import time
@@ -122,6 +123,8 @@ class Listener:
     def __init__(self, *, host: str, token: str, worker: WorkerId, answers: Answers) -> None:
         self._token = token
         self.worker = worker
+        #: Tells this process apart from another that claims our worker id.
+        self.process = secrets.token_hex(8)
         self._answers = answers
         self._lock = threading.Lock()
         self._keys: dict[GenerationNumber, LocalKeys] = {}

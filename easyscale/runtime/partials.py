@@ -11,6 +11,8 @@ import torch
 from easyscale.model import Span
 from easyscale.runtime import tree
 
+#: What torch's allocators give on a CPU; on devices more.
+ALIGNMENT_BYTES = 64
 #: One entry per parameter, in the order of the layout; None where autograd left no gradient.
 Gradients = Sequence[torch.Tensor | None]
 #: The same, as real numbers in memory of our own.
@@ -79,7 +81,7 @@ class Partials:
     def take(self) -> list[torch.Tensor | None]:
         """Return the sums over all logical ranks as gradients, and hold nothing any more."""
         self.settle()
-        sums = self._sums.pop(Span(0, self._n))
+        sums = [_aligned(sum_) for sum_ in self._sums.pop(Span(0, self._n))]
         return [
             torch.view_as_complex(sum_) if sum_ is not None and index in self._complex else sum_
             for index, sum_ in enumerate(sums)
@@ -148,6 +150,17 @@ def _owned(gradients: Gradients) -> Sums:
         seen.add(place)
         sums.append(own)
     return sums
+
+
+def _aligned(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Move a view into another tensor's memory to where torch allocates.
+
+    In a larger group `p.grad` is a tensor of its own, and alignment reaches the bits of some
+    kernels, such as the norm that clipping takes.
+    """
+    if tensor is None or tensor.data_ptr() % ALIGNMENT_BYTES == 0:
+        return tensor
+    return tensor.clone()
 
 
 def _expanded(tensor: torch.Tensor) -> bool:

@@ -13,6 +13,8 @@ from easyscale.runtime import tree
 from easyscale.runtime.buckets import Bucket
 from easyscale.runtime.transport import Transport
 
+#: Parts that siblings send each other: small enough to hide the addition behind the transfer.
+CHUNK_ELEMENTS = 1 << 18
 #: Writes this process's sums of one subtree into views of a flat bucket.
 Fill = Callable[[Span, Sequence[torch.Tensor]], None]
 
@@ -33,6 +35,8 @@ class Reduction:
     def reduce(self, index: int, layout: Sequence[Sequence[Span]], fill: Fill) -> None:
         """Reduce one bucket into `flats[index]`; every member calls it with the same layout."""
         order = tree.pairing(layout, self._n)
+        if not self.flats[index].numel():
+            return
         if order is not None:
             fill(layout[self._transport.rank][0], self.views[index])
             self._halve_and_double(self.flats[index], order)
@@ -49,20 +53,31 @@ class Reduction:
             peer, is_right = order[place ^ 1 << bit], bool(place >> bit & 1)
             lower, upper = whole.chunk(2)
             kept, given = (upper, lower) if is_right else (lower, upper)
-            theirs = received[: kept.numel()]
-            self._transport.swap(peer, send=given, into=theirs)
-            left, right = (theirs, kept) if is_right else (kept, theirs)
-            torch.add(left, right, out=kept)
+            own = _parts(kept)
+            theirs = _parts(received[: kept.numel()])
+
+            def add(
+                index: int,
+                own: Sequence[torch.Tensor] = own,
+                theirs: Sequence[torch.Tensor] = theirs,
+                *,
+                is_right: bool = is_right,
+            ) -> None:
+                left, right = (theirs, own) if is_right else (own, theirs)
+                torch.add(left[index], right[index], out=own[index])
+
+            # One part is added while the next ones travel.
+            self._transport.swap(peer, send=_parts(given), into=theirs, arrived=add)
             halves.append((peer, kept, given))
             whole = kept
         for peer, kept, given in reversed(halves):
-            self._transport.swap(peer, send=kept, into=given)
+            self._transport.swap(peer, send=[kept], into=[given])
 
     def _by_shards(self, index: int, layout: Sequence[Sequence[Span]], fill: Fill) -> None:
         flat, size = self.flats[index], self._transport.size
         shard = flat.numel() // size
         counts = [len(spans) for spans in layout]
-        parts = self._parts(index, layout[self._transport.rank], fill)
+        parts = self._laid_out(index, layout[self._transport.rank], fill)
         received = self._memory("received", flat.dtype, sum(counts) * shard)
         self._transport.all_to_all(
             received,
@@ -76,7 +91,7 @@ class Reduction:
             held[merge.into] = held.pop(merge.left).add_(held.pop(merge.right))
         self._transport.all_gather(flat, held[Span(0, self._n)])
 
-    def _parts(self, index: int, spans: Sequence[Span], fill: Fill) -> torch.Tensor:
+    def _laid_out(self, index: int, spans: Sequence[Span], fill: Fill) -> torch.Tensor:
         """Lay this process's sums out by receiver: for each its shard of every subtree."""
         bucket, flat, size = self.buckets[index], self.flats[index], self._transport.size
         parts = self._memory("parts", flat.dtype, len(spans) * flat.numel())
@@ -103,3 +118,7 @@ class Reduction:
             kept = torch.zeros(numel, dtype=dtype, device=self._transport.device)
             self._scratch[use, dtype] = kept
         return kept[:numel]
+
+
+def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    return torch.split(tensor, CHUNK_ELEMENTS)

@@ -4,7 +4,7 @@ Calls block until the memory they name is settled. Any error of any text, on sub
 wait, is one fact: the generation is broken.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -14,7 +14,16 @@ from torch._C._distributed_c10d import BroadcastOptions, ProcessGroupGloo, Store
 from easyscale.errors import GenerationBroken
 
 #: gloo takes tags of 31 bits; they only have to differ among what is under way.
-_TAGS = 1 << 30
+_TAGS = 1 << 29
+_SINGLE = 1 << 30
+
+
+#: Told which part of a receive lies in memory now.
+Arrived = Callable[[int], object]
+
+
+def nothing(_: int) -> None:
+    """Do nothing with a part that has arrived."""
 
 
 class Transport(Protocol):
@@ -41,8 +50,15 @@ class Transport(Protocol):
     ) -> None:
         """Send the q-th part to process q and receive process q's into the q-th place."""
 
-    def swap(self, peer: int, *, send: torch.Tensor, into: torch.Tensor) -> None:
-        """Send to one peer while receiving from it."""
+    def swap(
+        self,
+        peer: int,
+        *,
+        send: Sequence[torch.Tensor],
+        into: Sequence[torch.Tensor],
+        arrived: Arrived = nothing,
+    ) -> None:
+        """Send to one peer while receiving from it, telling of each part that has arrived."""
 
     def send(self, peer: int, tensor: torch.Tensor) -> None:
         """Send to a peer that receives."""
@@ -99,20 +115,39 @@ class GlooTransport:
                 [size * width for size in part_sizes],
             ).wait()
 
-    def swap(self, peer: int, *, send: torch.Tensor, into: torch.Tensor) -> None:
-        self._tag = (self._tag + 1) % _TAGS
+    def swap(
+        self,
+        peer: int,
+        *,
+        send: Sequence[torch.Tensor],
+        into: Sequence[torch.Tensor],
+        arrived: Arrived = nothing,
+    ) -> None:
         with _breaking(f"an exchange with process {peer}"):
-            sending = self._gloo.send([_bytes(send)], peer, self._tag)
-            self._gloo.recv([_bytes(into)], peer, self._tag).wait()
-            sending.wait()
+            receives = [
+                self._gloo.recv([_bytes(part)], peer, self._tag + index)
+                for index, part in enumerate(into)
+            ]
+            sends = [
+                self._gloo.send([_bytes(part)], peer, self._tag + index)
+                for index, part in enumerate(send)
+            ]
+        for index, receive in enumerate(receives):
+            with _breaking(f"receiving from process {peer}"):
+                receive.wait()
+            arrived(index)
+        for work in sends:
+            with _breaking(f"sending to process {peer}"):
+                work.wait()
+        self._tag = (self._tag + len(into)) % _TAGS
 
     def send(self, peer: int, tensor: torch.Tensor) -> None:
         with _breaking(f"sending to process {peer}"):
-            self._gloo.send([_bytes(tensor)], peer, _TAGS).wait()
+            self._gloo.send([_bytes(tensor)], peer, _SINGLE).wait()
 
     def receive(self, peer: int, into: torch.Tensor) -> None:
         with _breaking(f"receiving from process {peer}"):
-            self._gloo.recv([_bytes(into)], peer, _TAGS).wait()
+            self._gloo.recv([_bytes(into)], peer, _SINGLE).wait()
 
     def broadcast(self, tensor: torch.Tensor, *, source: int) -> None:
         options = BroadcastOptions()

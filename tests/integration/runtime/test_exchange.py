@@ -7,7 +7,7 @@ import torch
 
 from easyscale.errors import ScriptError
 from easyscale.model import Span
-from easyscale.runtime import tree
+from easyscale.runtime import reduction, tree
 from easyscale.runtime.buckets import TensorLayout
 from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.group import Group
@@ -93,7 +93,10 @@ def size_of(shares: Sequence[Sequence[int]]) -> int:
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.complex64), ids=str)
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_any_layout_gives_the_bits_of_one_process(name: str, dtype: torch.dtype) -> None:
+def test_any_layout_gives_the_bits_of_one_process(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reduction, "CHUNK_ELEMENTS", 3)  # several parts even of these buckets
     shares = LAYOUTS[name]
     n = size_of(shares)
 
@@ -131,6 +134,22 @@ def test_any_layout_gives_the_bits_of_one_process(name: str, dtype: torch.dtype)
     expected = [alone(n, step, dtype) for step in range(2)]
     for seen in members.run_members(len(shares), body):
         assert seen == expected
+
+
+def test_parameters_without_elements_are_no_reason_to_send() -> None:
+    def body(group: Group) -> list[int]:
+        layout = TensorLayout.of([("empty", torch.zeros(0, 3))], [])
+        exchange = Exchange(group, layout=layout, n=2)
+        partials = Partials(2)
+        partials.push(group.rank, [torch.zeros(0, 3)])
+        operation = Operation(OperationKind.STEP, 0, ((Span(0, 1),), (Span(1, 2),)))
+        record = exchange.step(operation, partials, note(), buffers=None, wait=members.WAIT)
+        exchange.close()
+        (gradient,) = record.gradients(cpu(1))
+        assert gradient is not None
+        return list(gradient.shape)
+
+    assert members.run_members(2, body) == [[0, 3]] * 2
 
 
 def test_clipping_in_place_never_reaches_the_record() -> None:

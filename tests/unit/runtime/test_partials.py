@@ -151,6 +151,18 @@ def test_gradients_that_share_memory_are_summed_apart() -> None:
     assert third.tolist() == [0.5, 1.5, 2.5]
 
 
+def test_the_sums_taken_lie_where_torch_allocates() -> None:
+    partials = Partials(1)
+    whole = torch.arange(6.0)
+    partials.push(0, [whole[:1], whole[1:]])
+    first, second = partials.take()
+    assert first is not None
+    assert second is not None
+    assert (first.tolist(), second.tolist()) == ([0.0], [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert [one.data_ptr() % 64 for one in (first, second)] == [0, 0]
+    assert partials.ranks == frozenset()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_parking_partials_in_host_memory_changes_no_bit() -> None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import Final
 
+from easyscale.job_status import JobStatus
 from easyscale.reports import EventKind, JobEvent
 from easyscale_cli.views import numbers
 from easyscale_cli.views.cells import cut_front
 from easyscale_cli.views.glyphs import Glyphs
-from easyscale_cli.views.job_status import JobStatus
 from easyscale_cli.views.launch import WIDE
 from easyscale_cli.views.layout import Column, columns, facts, hang, line, width
 from easyscale_cli.views.style import Line, Role, Span

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgspec
 
+from easyscale.job_status import JobFacts
 from easyscale.model import JobState
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
-from easyscale_cli.views.job_status import JobFacts
 from easyscale_cli.views.launch import WIDE
 from easyscale_cli.views.layout import Column, columns, line, sparkline
 from easyscale_cli.views.status import state_mark

@@ -63,6 +63,10 @@ LAUNCH_PAGE = Page(
                 ),
                 Entry("--seed N", "stands over the script's init(seed=...) [0]"),
                 Entry("--threads-per-worker N", "part of the bits on CPUs [1]"),
+                Entry(
+                    "--layout RANKS|RANKS...",
+                    "ranks of each slot in turn, 0,2|1,3, to compare layouts",
+                ),
             ),
         ),
         Group(

@@ -11,10 +11,10 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final
 
+from easyscale.job_status import JobStatus, SlotFacts
 from easyscale_cli.views import numbers
 from easyscale_cli.views.cells import cut_front, width_of
 from easyscale_cli.views.glyphs import Glyphs
-from easyscale_cli.views.job_status import JobStatus, SlotFacts
 from easyscale_cli.views.launch import WIDE
 from easyscale_cli.views.layout import (
     Column,

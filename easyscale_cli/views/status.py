@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 
+from easyscale.job_status import JobFacts, JobStatus
 from easyscale.model import JobState
 from easyscale_cli.views import numbers
 from easyscale_cli.views.changes import changes_section
 from easyscale_cli.views.glyphs import Glyphs
-from easyscale_cli.views.job_status import JobFacts, JobStatus
 from easyscale_cli.views.launch import WIDE
 from easyscale_cli.views.layout import (
     bar,
@@ -37,7 +37,7 @@ _WIDE_SPARK: Final = 60
 _LEAST_CELLS: Final = 60
 _LEAST_HEIGHT: Final = 16
 _LEVELS: Final = {"same-kind": "D1", "heterogeneous": "D2"}
-_KEYS: Final = "q quit  s slots  e events  l logs  p plan  / filter  ? help"
+_KEYS: Final = "q quit  s slots  e events  ? help"
 _LONG_TIMELINE: Final = 6
 _SHORT_TIMELINE: Final = 3
 
@@ -212,7 +212,8 @@ def _how_well(status: JobStatus, cells: int, glyphs: Glyphs) -> list[Line]:
 def _bottom(status: JobStatus, form: Form, window: Window) -> list[Line]:
     """Snapshot and budget: on two lines where slots are few, on one where they are many."""
     budget, glyphs = status.budget, window.glyphs
-    used = f"{budget.used:,} of {budget.limit:,}"
+    of = "" if budget.limit is None else f" of {budget.limit:,}"
+    used = f"{budget.used:,}{of}"
     snapshot = _snapshot(status, glyphs)
     title = (Span("Snapshot", Role.NAME), Span("  "))
     room = window.cells - width(title)

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from easyscale.job_status import JobFacts
 from easyscale.model import JobState
-from easyscale_cli.views.job_status import JobFacts
 from easyscale_cli.views.jobs import JobRow
 from easyscale_cli.views.plan import Alternative, PlanFacts, PlannedSlot, PreviousPlan, Waste
 from easyscale_cli.views.snapshots import SnapshotRow, TensorDifference, Verdict

@@ -4,9 +4,7 @@ import math
 
 import msgspec
 
-from easyscale.model import JobState
-from easyscale.reports import EventKind, Fact, JobEvent
-from easyscale_cli.views.job_status import (
+from easyscale.job_status import (
     Budget,
     Changes,
     JobFacts,
@@ -18,6 +16,8 @@ from easyscale_cli.views.job_status import (
     StoreFacts,
     count_slots,
 )
+from easyscale.model import JobState
+from easyscale.reports import EventKind, Fact, JobEvent
 from tests.unit.views.launch_states import LEVELS
 
 GB = 1_000_000_000

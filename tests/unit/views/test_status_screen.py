@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from easyscale.job_status import JobStatus, count_slots
 from easyscale.model import JobState
 from easyscale.reports import EventKind
 from easyscale_cli.views.changes import changes_of
 from easyscale_cli.views.glyphs import ASCII, UNICODE
-from easyscale_cli.views.job_status import JobStatus, count_slots, status_json
+from easyscale_cli.views.job_status import status_json
 from easyscale_cli.views.layout import width
 from easyscale_cli.views.slots import Form, in_order, natural
 from easyscale_cli.views.status import Window, form_of, status_lines

@@ -43,6 +43,9 @@ class ZygoteSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: How many workers will be asked for at once.
     workers: int
     preload: tuple[str, ...]
+    #: So long after the last request it imports what the first optimizer of a script needs: a
+    #: worker that is forked later starts seconds faster, the first ones are not held up.
+    quiet_s: float = 10.0
 
 
 def zygote_environment(settings: ZygoteSettings) -> dict[str, str]:
@@ -180,7 +183,7 @@ def _command(settings: ZygoteSettings, descriptor: int) -> list[str]:
     # -P: the folder one stands in must not shadow torch or us; a worker adds its script's own.
     command = [settings.python, "-P", "-m", "easyscale.runtime.zygote", str(descriptor)]
     command += ["--parent", str(os.getpid()), "--workers", str(settings.workers)]
-    command += ["--threads", str(settings.threads_per_worker)]
+    command += ["--threads", str(settings.threads_per_worker), "--quiet-s", str(settings.quiet_s)]
     if settings.preload:
         command += ["--preload", ",".join(settings.preload)]
     return command

@@ -1,6 +1,6 @@
 """The parent of a node's workers: imports torch once, forks a worker per request, reaps them all.
 
-python -P -m easyscale.runtime.zygote FD --parent PID [--threads T] [--workers W] [--preload M,...]
+python -P -m easyscale.runtime.zygote FD --parent PID [--workers W] [--preload M,...] ...
 
 It runs no kernel, starts no thread and no CUDA; it ends, with all below it, when its agent does.
 """
@@ -43,8 +43,6 @@ Birth = Callable[[], int]
 
 #: A request's session socket, stdout, stderr and pulse page.
 _DESCRIPTORS_PER_REQUEST = 4
-#: Nothing asked for during this time: the zygote imports what the workers would import later.
-_QUIET_S = 10.0
 #: The first optimizer of a script imports it, about as slowly as torch itself.
 _LATER = "torch._dynamo"
 _END_DEADLINE_S = 2.0
@@ -60,7 +58,7 @@ class ZygoteUnsafe(EasyScaleError):
 class Zygote:
     """Serves one agent over `control` until that closes."""
 
-    def __init__(self, control: socket.socket, *, warm: bool) -> None:
+    def __init__(self, control: socket.socket, *, warm: bool, quiet_s: float) -> None:
         self._control = control
         self._pid = os.getpid()
         self._workers: dict[int, WorkerId] = {}
@@ -68,6 +66,7 @@ class Zygote:
         self._descriptors: deque[int] = deque()
         self._decoder = msgspec.json.Decoder(ForkRequest)
         self._is_warm = warm
+        self._quiet_s = quiet_s
         self._is_importing = False
         self._selector = selectors.DefaultSelector()
         self._wakeup = socket.socketpair()
@@ -81,7 +80,7 @@ class Zygote:
         self._selector.register(self._wakeup[0], selectors.EVENT_READ)
         self._reap()
         while True:
-            ready = self._selector.select(None if self._is_warm else _QUIET_S)
+            ready = self._selector.select(None if self._is_warm else self._quiet_s)
             if not ready:
                 self._import_later_needs()
             for key, _ in ready:
@@ -246,6 +245,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--preload", default="")
+    # Nothing asked for during this time: import what the workers would import later.
+    parser.add_argument("--quiet-s", type=float, default=10.0)
     return parser.parse_args()
 
 
@@ -254,7 +255,9 @@ def main() -> int:
     arguments = _arguments()
     # More workers than cores would each import what one can: then the one does it first.
     warm = arguments.workers > len(os.sched_getaffinity(0))
-    zygote = Zygote(socket.socket(fileno=arguments.descriptor), warm=warm)
+    zygote = Zygote(
+        socket.socket(fileno=arguments.descriptor), warm=warm, quiet_s=arguments.quiet_s
+    )
     signal.signal(signal.SIGTERM, zygote.end)
     signal.signal(signal.SIGCHLD, zygote.child_ended)
     for number in (signal.SIGINT, STACKS_SIGNAL):

@@ -20,7 +20,7 @@ from easyscale.messages import ForkRequest, ScriptTarget, WorkerSettings
 from easyscale.model import Determinism, WorkerId
 from easyscale.reports import Source, Stream
 
-DEADLINE_S = 20.0
+DEADLINE_S = 45.0
 E = TypeVar("E", bound=events.Event)
 
 
@@ -47,7 +47,14 @@ def worker_settings(worker: WorkerId) -> WorkerSettings:
 class Nursery:
     """Forks workers for tests and keeps what they did."""
 
-    def __init__(self, folder: Path, *, preload: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        preload: tuple[str, ...] = (),
+        workers: int = 1,
+        quiet_s: float = 600.0,
+    ) -> None:
         self.log_dir = folder / "logs"
         self._events: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
         self._kept: list[events.Event] = []
@@ -64,8 +71,9 @@ class Nursery:
                     log_file=self.log_dir / "node" / "zygote.log",
                     threads_per_worker=1,
                     determinism=Determinism.SAME_KIND,
-                    workers=2,
+                    workers=workers,
                     preload=preload,
+                    quiet_s=quiet_s,
                 ),
                 log_dir=self.log_dir,
                 asked_s=0.3,

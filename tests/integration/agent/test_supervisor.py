@@ -207,6 +207,43 @@ def test_a_zygote_whose_agent_dies_while_it_imports_ends_too(tmp_path: Path) -> 
         assert wait_gone(found[0].pid, within_s=1) == []
 
 
+HAS_LATER = "import sys\nprint('torch._dynamo' in sys.modules)\n"
+
+
+def test_more_workers_than_cores_share_every_import(tmp_path: Path) -> None:
+    nursery = Nursery(tmp_path, workers=10_000)
+    try:
+        nursery.supervisor.start()
+        worker = nursery.fork(tmp_path, HAS_LATER)
+        nursery.exit(worker)
+        assert nursery.output(worker) == "True\n"
+    finally:
+        nursery.close()
+
+
+def test_a_quiet_zygote_imports_what_the_first_workers_did_without(tmp_path: Path) -> None:
+    nursery = Nursery(tmp_path, quiet_s=0.5)
+    try:
+        nursery.supervisor.start()
+        first = nursery.fork(tmp_path, HAS_LATER + "import time; time.sleep(1000)")
+        nursery.wait_output(first, "False\n")
+        zygote = psutil.Process(nursery.pid(first)).parent()
+        assert zygote is not None
+        busy_s = zygote.cpu_times().user
+        deadline = time.monotonic() + 20
+        while zygote.cpu_times().user < busy_s + 0.3:  # its import is under way
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        nursery.supervisor.kill(first, reason="in the midst of the import")
+        assert nursery.exit(first).signal == signal.SIGKILL
+        (tmp_path / "later").mkdir()
+        later = nursery.fork(tmp_path / "later", HAS_LATER)
+        nursery.exit(later)
+        assert nursery.output(later) == "True\n"
+    finally:
+        nursery.close()
+
+
 def settings(**changes: object) -> ZygoteSettings:
     values: dict[str, object] = {
         "python": sys.executable,

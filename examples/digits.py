@@ -1,8 +1,4 @@
-"""Handwritten digits with a small convolutional net; the same bits on whatever devices there are.
-
-python examples/digits.py
-easyscale launch examples/digits.py --logical-workers 16
-"""
+"""Handwritten digits with a small convolutional net; equal bits on whatever devices there are."""
 
 import torch
 import torch.nn.functional as F

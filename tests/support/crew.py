@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -107,7 +107,7 @@ class Crew:
     """Workers of one script; whatever is left of them is killed at the end."""
 
     def __init__(
-        self, zygote: Zygote, folder: Path, script: Path, *arguments: str, **settings: Any
+        self, zygote: Zygote, folder: Path, script: Path, *arguments: str, **settings: object
     ) -> None:
         self._zygote = zygote
         self._folder = folder
@@ -120,7 +120,7 @@ class Crew:
         self._selector = selectors.DefaultSelector()
         self._selector.register(zygote.control, selectors.EVENT_READ)
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -232,7 +232,9 @@ class Crew:
                 raise AssertionError(f"{hand.worker.node} ended with {hand.status}\n{self.story()}")
         return {one.digest for hand in hands for one in hand.all(messages.Finished)}
 
-    def until(self, condition: Callable[[], bool], name: str, *, within_s: float = DEADLINE_S) -> None:
+    def until(
+        self, condition: Callable[[], bool], name: str, *, within_s: float = DEADLINE_S
+    ) -> None:
         """Gather what is said until the condition holds."""
         deadline = time.monotonic() + within_s
         while not condition():

@@ -11,17 +11,18 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
 from easyscale.agent import actions, events, machine
-from easyscale.agent.control import ControlServer, run_folder
+from easyscale.agent.chronicle import Chronicle
 from easyscale.agent.devices import find_slots, slot_environment
+from easyscale.agent.door import Door
 from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import StoreLink
 from easyscale.agent.settings import Identity, LaunchSettings
@@ -30,7 +31,7 @@ from easyscale.agent.supervisor import Supervisor, SupervisorSettings
 from easyscale.agent.zygote_link import ZygoteSettings
 from easyscale.errors import EasyScaleError
 from easyscale.messages import ForkRequest, WorkerSettings
-from easyscale.model import JobSpec, Wish, WorkerId
+from easyscale.model import JobSpec, WorkerId
 from easyscale.pulse import Beat
 from easyscale.rendezvous.endpoints import parse_endpoint
 from easyscale.rendezvous.keys import JobKeys
@@ -89,7 +90,7 @@ class Driver:
         catalogue: Catalogue,
     ) -> None:
         self._settings = settings
-        self._audience = audience
+        self._audience = Chronicle(audience)
         self._slots = slots
         self._catalogue = catalogue
         self._inbox: queue.SimpleQueue[events.AgentEvent | _Failed] = queue.SimpleQueue()
@@ -97,7 +98,6 @@ class Driver:
         self._spec: JobSpec | None = None
         self._exit: actions.Exit | None = None
         self._guard: LeaseGuard | None = None
-        self._door: ControlServer | None = None
         self._identity = _identity(settings)
         self._supervisor = Supervisor(
             _supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
@@ -109,6 +109,13 @@ class Driver:
             fail=lambda error: self._inbox.put(_Failed(error)),
         )
         self._state = machine.begin(settings, self._identity, now=_now())
+        self._door = Door(
+            settings,
+            self._audience,
+            state=lambda: self._state,
+            store=lambda: self._link.opened,
+            post=self._inbox.put,
+        )
 
     def run(self, *, notes: Sequence[str]) -> int:
         """Loop until the machine says Exit."""
@@ -126,8 +133,7 @@ class Driver:
 
     def close(self) -> None:
         """End everything this agent started; a second call does nothing."""
-        if self._door is not None:
-            self._door.close()
+        self._door.close(self._exit)
         self._supervisor.close(deadline_s=_CLOSE_TIMEOUT_S)
         self._link.close()
         if self._guard is not None:
@@ -177,7 +183,7 @@ class Driver:
         match event:
             case events.JobOpened(spec=spec):
                 self._spec = spec
-                self._open_door()
+                self._door.open(self._identity.node)
                 self._post_guard()
             case events.Enrolled():
                 membership = self._link.membership
@@ -186,8 +192,11 @@ class Driver:
             case events.WorkerForked(pid=pid):
                 if self._guard is not None:
                     self._guard.watch(pid)
+            case events.SlotsFound(slots=slots):
+                self._slots = slots
             case events.WorkerExited(worker=worker):
                 self._workers.pop(worker, None)
+                self._catalogue.forget_writer(worker)
             case _:
                 pass
 
@@ -204,30 +213,6 @@ class Driver:
         )
         if self._supervisor.zygote_pid is not None:
             self._guard.watch(self._supervisor.zygote_pid)
-
-    def _open_door(self) -> None:
-        try:
-            self._door = ControlServer(
-                run_folder(self._settings.environment),
-                job=self._settings.job_id,
-                node=self._identity.node,
-                handlers={"store": self._tell_store, "wish": self._take_wish},
-            )
-        except (EasyScaleError, OSError) as error:
-            log.warning("the command line will not find this agent by itself: %s", error)
-
-    def _tell_store(self, arguments: Mapping[str, Any]) -> object:
-        """Where the job's records are, which nobody else can know of an etcd of our own."""
-        del arguments
-        opened = self._link.opened
-        assert opened is not None, "the door opens after the store"
-        return {"endpoints": str(opened.etcd), "embedded": opened.server is not None}
-
-    def _take_wish(self, arguments: Mapping[str, Any]) -> object:
-        wish = msgspec.convert(arguments, Wish)
-        wish_id = secrets.token_hex(8)
-        self._inbox.put(events.Asked(wish_id=wish_id, wish=wish))
-        return {"wish": wish_id}
 
     # --- actions -------------------------------------------------------------------------------
 

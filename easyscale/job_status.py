@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from easyscale.model import JobState
-from easyscale.reports import JobEvent
+from easyscale.reports import FirstCause, JobEvent, Summary
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +152,22 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: SnapshotFacts | None = None
     budget: Budget
     store: StoreFacts
+
+
+class Closing(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent ended: with its job, or without it."""
+
+    exit_code: int
+    reason: str
+    summary: Summary | None = None
+    cause: FirstCause | None = None
+
+
+class Glance(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent answers to who asks for the status; `closing` with its last answer."""
+
+    status: JobStatus
+    closing: Closing | None = None
 
 
 def count_slots(slots: tuple[SlotFacts, ...]) -> Counts:

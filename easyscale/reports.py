@@ -5,6 +5,7 @@ and is the same in the stream, the log, `status` and JSON.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -13,7 +14,13 @@ import msgspec
 from easyscale.messages import SourceLine
 
 #: What an event's facts may hold.
-Fact = str | int | float | bool | None | tuple[int, ...] | tuple[str, ...]
+Fact = str | int | float | bool | None | tuple[int | str, ...]
+
+
+def stamp(wall_s: float) -> str:
+    """Seconds since 1970 as every `at` says them: RFC 3339, UTC, milliseconds."""
+    at = datetime.fromtimestamp(wall_s, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class EventKind(StrEnum):

@@ -135,4 +135,6 @@ class Alone:
         return None
 
     def end(self) -> None:
-        self._training.count_operation(finished=True)
+        training = self._training
+        training.count_operation(finished=True)
+        training.say(f"finished step {training.place.step:,}, digest {training.capture().digest}")

@@ -14,8 +14,9 @@ from easyscale.rendezvous.agreement import Tidy, transaction
 DECISION = "decision "
 #: A decision whose transaction failed is thought over again after this, also without news.
 AGAIN_S = 0.5
-#: Rules that depend on time alone are asked at least this often.
-ASK_EVERY_S = 1.0
+#: Rules that depend on time alone are asked at least this often, more so while somebody is silent.
+ASK_EVERY_S = 5.0
+WATCH_EVERY_S = 0.5
 
 
 def elected(turn: Turn, event: Elected) -> None:
@@ -36,7 +37,8 @@ def decide(turn: Turn) -> None:
         return
     is_due = state.wake_s is not None and state.wake_s <= turn.now.s
     is_news = state.view.revision != state.asked_revision
-    if not (is_due or is_news or turn.now.s - state.asked_s >= ASK_EVERY_S):
+    every_s = WATCH_EVERY_S if state.memory.missing else ASK_EVERY_S
+    if not (is_due or is_news or turn.now.s - state.asked_s >= every_s):
         return
     turn.set(asked_revision=state.view.revision, asked_s=turn.now.s, wake_s=None)
     if state.deciding or state.view.revision == state.acted_revision:

@@ -91,7 +91,6 @@ def observe(
         for worker in node.record.commit.workers
     }
     missing = {agent: memory.missing.get(agent, now) for agent in expected - present}
-    memory = replace(memory, present=present, missing=missing)
     memory = _notice_mass_expiry(memory, view, now, gone=memory.present - present, t=timeouts)
     memory = replace(memory, present=present, missing=missing)
     reached = max(position, view.progress.position if view.progress else -1)

@@ -135,7 +135,9 @@ class JobView:
         if agent in self.gone_agents:
             return True
         node = self.nodes.get(worker.node)
-        return node is not None and outlives(node.record.incarnation, worker.incarnation)
+        if node is None or node.record.incarnation == worker.incarnation:
+            return False
+        return outlives(node.record.incarnation, worker.incarnation)
 
     def is_present(self, worker: WorkerId) -> bool:
         """Its agent is registered, and nothing says that it ended."""

@@ -1,0 +1,548 @@
+"""The leader's rules, one situation each: what it decides, or what it waits for and says."""
+
+import msgspec
+import pytest
+
+from easyscale.agent.leader import decide
+from easyscale.agent.memory import Memory
+from easyscale.agent.settings import LaunchSettings
+from easyscale.agent.verdicts import Standpoint, Verdict
+from easyscale.model import JobState, Mode, Outcome, WorkerId
+from easyscale.rendezvous.agreement import (
+    CommitAtOnce,
+    CommitPlan,
+    End,
+    Fence,
+    GiveUp,
+    Propose,
+    Tidy,
+)
+from easyscale.rendezvous.keys import Incarnation
+from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, number, worker
+
+A, B, C, D = (worker(name) for name in "abcd")
+
+
+def ask(
+    job: Job,
+    *,
+    now: float = 100.0,
+    memory: Memory | None = None,
+    settings: LaunchSettings | None = None,
+    since_revision: int = 1,
+    position: int = -1,
+) -> Verdict:
+    at = Standpoint(
+        view=job.view(),
+        now=now,
+        settings=settings or launch_settings(),
+        keys=KEYS,
+        spec=job_spec(),
+        since_revision=since_revision,
+        position=position,
+    )
+    return decide(at, memory or Memory())
+
+
+def settled(job: Job, **more: object) -> Verdict:
+    """Ask once, then again when everything has settled."""
+    first = ask(job, now=100.0, **more)  # type: ignore[arg-type]
+    return ask(job, now=101.0, memory=first.memory, **more)  # type: ignore[arg-type]
+
+
+def running(*workers: WorkerId) -> Job:
+    job = Job().leads()
+    for name in sorted({w.node for w in workers}):
+        job.node(name, "in_use")
+    return job.committed(commit(1, workers))
+
+
+def members(verdict: Verdict) -> tuple[WorkerId, ...]:
+    decision = verdict.decision
+    assert isinstance(decision, CommitAtOnce | CommitPlan), verdict.reason
+    return decision.commit.workers
+
+
+# --- beginning ---------------------------------------------------------------------------------
+
+
+def test_one_complete_node_starts_the_job_at_once() -> None:
+    verdict = ask(Job().leads().node("a", "standby", "standby"))
+    decision = verdict.decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.commit.mode is Mode.RESTORE
+    assert decision.commit.generation == number(1)
+    assert [m.ranks for m in decision.commit.members] == [(0, 1), (2, 3)]
+    assert decision.commit.main == worker("a")
+    assert all(member.address for member in decision.commit.members)
+
+
+def test_a_start_waits_for_workers_that_are_still_on_their_way() -> None:
+    verdict = ask(Job().leads().node("a", "standby", "starting"))
+    assert verdict.decision is None
+    assert verdict.reason == "waits for the workers to reach register"
+
+
+def test_a_start_waits_for_the_nodes_it_needs_and_says_whom_it_has() -> None:
+    settings = launch_settings(min_nodes=2)
+    verdict = ask(Job().leads().node("a"), settings=settings)
+    assert verdict.reason == "waiting for 1 of 2 nodes · have a"
+
+
+def test_nodes_that_do_not_come_in_time_end_the_job_with_4() -> None:
+    settings = launch_settings(min_nodes=2)
+    job = Job().leads().node("a")
+    first = ask(job, now=0.0, settings=settings)
+    late = ask(job, now=600.0, memory=first.memory, settings=settings)
+    assert isinstance(late.decision, End)
+    assert late.decision.outcome.exit_code == 4
+
+
+def test_a_start_gives_a_second_node_a_moment_and_no_more() -> None:
+    job = Job().leads().node("a").node("b", "starting")
+    first = ask(job, now=10.0)
+    assert first.reason == "settling: b may be ready too"
+    assert members(ask(job, now=10.5, memory=first.memory)) == (A,)
+
+
+def test_nodes_above_the_most_stay_standby() -> None:
+    settings = launch_settings(max_nodes=1)
+    assert members(ask(Job().leads().node("b").node("a"), settings=settings)) == (B,)
+
+
+def test_the_first_generation_fixes_the_kind_most_slots_share() -> None:
+    job = Job(job_spec(kind="")).leads()
+    job.node("a", kind="avx2").node("b", "standby", "standby", kind="avx512")
+    decision = ask(job).decision
+    assert isinstance(decision, CommitAtOnce)
+    assert {w.node for w in decision.commit.workers} == {"b"}
+    assert decision.spec is not None
+    assert decision.spec.kind == "avx512"
+
+
+def test_mixed_kinds_share_the_work_when_the_job_allows_it() -> None:
+    job = Job(job_spec(kind="", mixes=True)).leads().node("a", kind="x").node("b", kind="y")
+    assert set(members(ask(job))) == {A, B}
+
+
+def test_a_known_snapshot_is_where_a_new_store_begins_in_an_era_above_it() -> None:
+    decision = ask(Job().leads().node("a").snapshot(40, "3.2").snapshot(20, "3.1")).decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.commit.snapshot is not None
+    assert decision.commit.snapshot.step == 40
+    assert decision.commit.generation == number("4.1")
+
+
+def test_a_snapshot_that_could_not_be_read_is_passed_over() -> None:
+    job = Job().leads().node("a").snapshot(40, rejected="its bytes differ").snapshot(20)
+    decision = ask(job).decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.commit.snapshot is not None
+    assert decision.commit.snapshot.step == 20
+
+
+# --- a store that came back empty --------------------------------------------------------------
+
+
+def test_an_empty_store_waits_until_every_member_has_offered() -> None:
+    known = commit(7, [A, B])
+    job = Job().leads().node("a", "in_use", offers=known, formed=number(7)).node("c")
+    verdict = ask(job)
+    assert verdict.decision is None
+    assert verdict.reason.startswith("the store came back without gen 7: waits for b/cpu:0")
+    job.node("b", "in_use", offers=known, formed=number(7))
+    job.entered(known, A).entered(known, B)
+    decision = ask(job).decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.commit.generation == number("2.1")
+    assert decision.commit.mode is Mode.NOW
+    assert decision.commit.workers == (A, B)
+    assert [m.ranks for m in decision.commit.members] == [(0, 2), (1, 3)]  # nothing moved
+
+
+def test_a_store_that_lost_acknowledged_writes_counts_as_empty() -> None:
+    known = commit(7, [A])
+    job = running(A).node("a", "in_use", offers=known, formed=number(7))
+    decision = ask(job).decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.commit.generation == number("2.1")
+
+
+# --- losses ------------------------------------------------------------------------------------
+
+
+def test_a_known_exit_is_answered_at_once_and_only_its_ranks_move() -> None:
+    job = running(A, B).gone(B)
+    verdict = ask(job)
+    decision = verdict.decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.commit.mode is Mode.NOW
+    assert decision.commit.members[0].ranks == (0, 1, 2, 3)
+    assert decision.commit.reason == "ranks 1,3 ran again on a/cpu:0"
+    assert [each.generation for each in decision.commit.open] == [number(1)]
+
+
+def test_no_newcomer_takes_part_in_a_recovery() -> None:
+    assert members(ask(running(A, B).gone(B).node("c"))) == (A,)
+
+
+def test_a_broken_report_waits_a_moment_for_the_exit_that_explains_it() -> None:
+    job = running(A, B).broken(commit(1, [A, B]), A, B)
+    first = ask(job, now=50.0)
+    assert first.decision is None
+    assert first.wake_s == pytest.approx(50.03)
+    explained = ask(job.gone(B), now=50.01, memory=first.memory)
+    assert members(explained) == (A,)
+
+
+def test_a_break_without_explanation_sends_everybody_into_a_new_generation() -> None:
+    job = running(A, B).broken(commit(1, [A, B]), A, B)
+    first = ask(job, now=50.0)
+    assert members(ask(job, now=50.04, memory=first.memory)) == (A, B)
+
+
+def test_a_break_in_an_older_generation_counts_until_the_planned_one_is_entered() -> None:
+    job = running(A, B)
+    job.committed(commit(2, [A, B, C], mode=Mode.BOUNDARY), entered=False).node("c", "in_use")
+    first = ask(job.broken(commit(1, [A, B]), A, B), now=50.0)
+    assert members(ask(job, now=51.0, memory=first.memory)) == (A, B)
+
+
+def test_a_report_about_a_generation_that_was_answered_is_stale() -> None:
+    job = running(A, B)
+    old = commit(1, [A, B])
+    job.committed(commit(2, [A, B], mode=Mode.NOW), entered=True).broken(old, A, B)
+    assert isinstance(settled(job).decision, Tidy)
+
+
+def test_the_same_set_that_failed_to_meet_is_cut_down_to_those_that_can() -> None:
+    again = commit(2, [A, B, C], mode=Mode.NOW, main=B)
+    job = running(A, B, C).committed(again, entered=False)
+    for each in (A, B, C):
+        job.entered(commit(1, [A, B, C]), each)
+    first = ask(job, now=50.0)
+    job.broken(again, A, B).broken(again, B, A)
+    second = ask(job, now=50.0, memory=first.memory)
+    third = ask(job, now=60.0, memory=second.memory)
+    assert set(members(third)) == {B, C}  # main is kept where the sizes are equal
+
+
+def test_the_same_set_is_not_planned_faster_than_the_backoff() -> None:
+    again = commit(2, [A, B], mode=Mode.NOW)
+    job = running(A, B).committed(again, entered=True)
+    first = ask(job, now=50.0)
+    job.broken(again, A)
+    waits = ask(job, now=50.1, memory=ask(job, now=50.05, memory=first.memory).memory)
+    assert waits.decision is None
+    assert waits.wake_s == pytest.approx(50.5)
+    assert members(ask(job, now=50.6, memory=waits.memory)) == (A, B)
+
+
+def test_a_member_without_a_lease_is_left_alone_while_the_work_goes_on() -> None:
+    job = running(A, B, C).drop(KEYS.node("c"))
+    verdict = ask(job, now=99.0)
+    memory, now = verdict.memory, 100.0
+    for position in range(20):
+        verdict = ask(job, now=now, memory=memory, position=position)
+        assert verdict.decision is None
+        memory, now = verdict.memory, now + 1.0
+    assert verdict.reason == "c/cpu:0 cannot say ready: its agent has no lease"
+
+
+def test_a_member_without_a_lease_is_left_out_when_the_work_stands_still() -> None:
+    job = running(A, B, C).drop(KEYS.node("c"))
+    first = ask(job, now=100.0, position=5)
+    assert first.decision is None
+    verdict = ask(job, now=103.0, memory=first.memory, position=5)
+    assert members(verdict) == (A, B)
+
+
+def test_a_member_without_a_lease_is_evicted_in_the_end() -> None:
+    job = running(A, B, C).drop(KEYS.node("c"))
+    verdict = ask(job, now=99.0)
+    memory = verdict.memory
+    for second in range(31):
+        verdict = ask(job, now=100.0 + second, memory=memory, position=second)
+        memory = verdict.memory
+    assert members(verdict) == (A, B)
+
+
+def test_most_registrations_vanishing_together_is_the_stores_hiccup() -> None:
+    everyone = [worker(f"n{i}") for i in range(4)]
+    job = running(*everyone)
+    memory = ask(job, now=99.0, position=5).memory
+    for each in everyone[1:]:
+        job.drop(KEYS.node(each.node))
+    first = ask(job, now=100.0, memory=memory, position=5)
+    assert first.decision is None
+    waits = ask(job, now=106.0, memory=first.memory, position=5)
+    assert waits.decision is None
+    assert members(ask(job, now=108.0, memory=waits.memory, position=5)) == (everyone[0],)
+
+
+def test_an_exit_report_stands_behind_a_mass_expiry() -> None:
+    everyone = [worker(f"n{i}") for i in range(4)]
+    job = running(*everyone)
+    memory = ask(job, now=99.0).memory
+    for each in everyone[2:]:
+        job.drop(KEYS.node(each.node))
+    job.gone(everyone[1])
+    assert members(ask(job, now=100.0, memory=memory)) == (everyone[0],)
+
+
+def test_who_finished_is_not_lost_unless_somebody_waits_for_it() -> None:
+    job = running(A, B).gone(A, finished=True, signal=None, exit_code=0, digest="d")
+    assert ask(job).reason == "finished: waits for b/cpu:0 to end"
+    first = ask(job.broken(commit(1, [A, B]), B, A), now=50.0)
+    assert members(first) == (B,)
+
+
+def test_when_all_are_gone_the_newest_snapshot_is_restored_without_waiting_for_min_nodes() -> None:
+    job = running(A, B).gone(A).gone(B).snapshot(30).node("a", "standby", spawn=2)
+    verdict = settled(job, settings=launch_settings(min_nodes=2))
+    decision = verdict.decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.commit.mode is Mode.RESTORE
+    assert decision.commit.workers == (worker("a", 2),)
+    assert decision.commit.reason == "step 30, all were gone"
+
+
+def test_a_member_that_never_formed_anything_may_start_from_the_snapshot() -> None:
+    job = running(A).node("b", "in_use")
+    job.committed(commit(2, [A, B], mode=Mode.BOUNDARY), entered=False)
+    assert members(ask(job.gone(A).drop(KEYS.node("a")))) == (B,)
+
+
+def test_a_silent_group_is_waited_for_until_the_takeover() -> None:
+    job = running(A, B).drop(KEYS.node("a")).drop(KEYS.node("b")).node("c")
+    first = ask(job, now=100.0)
+    waits = ask(job, now=159.0, memory=first.memory)
+    assert waits.decision is None
+    assert waits.wake_s == pytest.approx(160.0)
+    assert members(ask(job, now=160.0, memory=waits.memory)) == (C,)
+
+
+def test_without_a_takeover_only_proof_counts() -> None:
+    settings = launch_settings(takeover_after_s=None)
+    job = running(A).drop(KEYS.node("a")).node("c")
+    first = ask(job, now=100.0, settings=settings)
+    assert ask(job, now=9999.0, memory=first.memory, settings=settings).decision is None
+    job.wish("fence", "a")
+    fenced = ask(job, now=9999.0, memory=first.memory, settings=settings)
+    assert fenced.decision == Fence((Incarnation("a", A.incarnation),), "ann", ("fence-a",))
+
+
+# --- planned changes ---------------------------------------------------------------------------
+
+
+def test_a_join_is_planned_once_it_has_settled() -> None:
+    job = running(A).node("b")
+    first = ask(job, now=100.0)
+    assert first.decision is None
+    assert first.reason == "settling: new worker takes ranks 2-3"
+    verdict = ask(job, now=100.5, memory=first.memory)
+    assert isinstance(verdict.decision, Propose)
+    assert verdict.decision.plan.workers == (A, B)
+    assert verdict.decision.plan.main == A
+
+
+def test_slots_that_come_one_after_the_other_become_one_plan() -> None:
+    job = running(A).node("b", "standby", "starting")
+    first = ask(job, now=100.0)
+    job.node("b", "standby", "standby")
+    second = ask(job, now=100.4, memory=first.memory)
+    assert second.decision is None
+    assert isinstance(ask(job, now=100.9, memory=second.memory).decision, Propose)
+
+
+def test_a_slot_that_would_not_shorten_the_step_stays_standby() -> None:
+    job = Job().leads()
+    everyone = [worker(name) for name in "abc"]
+    for name in "abc":
+        job.node(name, "in_use")
+    job.committed(commit(1, dict(zip(everyone, ([0, 1], [2], [3]), strict=True))))
+    job.put(KEYS.job, job_spec(logical_workers=4))
+    # four ranks on three slots take two micro-steps; only a fourth slot would help
+    verdict = settled(job.node("d"))
+    assert isinstance(verdict.decision, Propose)
+    job = running(A, B).node("c")
+    assert settled(job).reason == "1 slot stays standby: the step would not be shorter"
+
+
+def test_a_slot_of_another_kind_stays_standby_and_says_why() -> None:
+    job = running(A).node("b", kind="avx2")
+    verdict = settled(job)
+    assert verdict.decision is None
+    assert verdict.reason == "b/cpu:0 stays standby: of kind avx2, the job is of kind cpu"
+
+
+def test_no_second_change_while_one_is_being_entered() -> None:
+    job = running(A)
+    job.committed(commit(2, [A, B], mode=Mode.BOUNDARY), entered=[A]).node("b", "in_use")
+    verdict = settled(job.node("c").node("d"))
+    assert verdict.decision is None
+    assert verdict.reason == "gen 2 is still being entered"
+
+
+def test_a_drained_node_gives_its_ranks_away_and_the_reason_says_who_asked() -> None:
+    job = running(A, B, C).node("c", "draining").wish("drain", "c", by="SIGTERM, 30 s grace")
+    verdict = settled(job)
+    decision = verdict.decision
+    assert isinstance(decision, Propose)
+    assert decision.plan.workers == (A, B)
+    assert decision.plan.reason == "node c (SIGTERM, 30 s grace)"
+
+
+def test_a_wish_that_the_agent_has_yet_to_see_drains_as_well() -> None:
+    verdict = settled(running(A, B).wish("drain", "b", "cpu:0"))
+    assert isinstance(verdict.decision, Propose)
+    assert verdict.decision.plan.workers == (A,)
+
+
+def test_when_the_last_node_drains_the_job_pauses() -> None:
+    verdict = settled(running(A).node("a", "draining").wish("drain", "a", by="SIGINT"))
+    assert isinstance(verdict.decision, Propose)
+    assert verdict.decision.plan.assignments == ()
+
+
+def test_stop_pauses_the_job_and_is_answered_by_its_outcome() -> None:
+    job = running(A).wish("stop", by="ann")
+    verdict = settled(job)
+    assert isinstance(verdict.decision, Propose)
+    assert verdict.decision.plan.assignments == ()
+    pause = msgspec.structs.replace(commit(2, [A], mode=Mode.BOUNDARY), members=(), main=None)
+    job.committed(pause)
+    assert ask(job).reason == "pausing: waits for a/cpu:0"
+    ended = ask(job.gone(A, drained=True, step=12, signal=None, exit_code=0))
+    assert isinstance(ended.decision, End)
+    assert ended.decision.outcome.state is JobState.STOPPED
+    assert ended.decision.outcome.step == 12
+    assert ended.decision.wishes == ("stop-",)
+
+
+def test_a_loss_during_a_pause_is_answered_and_the_pause_planned_again() -> None:
+    job = running(A, B).wish("stop", by="ann")
+    pause = msgspec.structs.replace(commit(2, [A], mode=Mode.BOUNDARY), members=(), main=None)
+    job.committed(pause)
+    verdict = ask(job.gone(B))
+    assert members(verdict) == (A,)
+    decision = verdict.decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.commit.generation == number(3)
+    job.committed(decision.commit)
+    again = settled(job)
+    assert isinstance(again.decision, Propose)
+    assert again.decision.plan.assignments == ()
+
+
+def test_measured_slots_are_rebalanced_when_it_pays() -> None:
+    job = Job(job_spec(logical_workers=6, mixes=True)).leads()
+    job.node("a", ("in_use", 0.010), kind="H").node("b", ("in_use", 0.020), kind="A")
+    job.committed(commit(1, {A: [0, 1, 2], B: [3, 4, 5]}))
+    verdict = settled(job)
+    assert isinstance(verdict.decision, Propose)
+    assert verdict.decision.plan.reason == (
+        "A 50/s, H 100/s: a 3 → 4, b 3 → 2 a slot; step 60 ms → 40 ms"
+    )
+    assert verdict.decision.plan.workers == (A, B)
+
+
+def test_a_gain_that_does_not_pay_changes_nothing() -> None:
+    job = Job(job_spec(logical_workers=60, mixes=True)).leads()
+    job.node("a", ("in_use", 0.0100)).node("b", ("in_use", 0.0102))
+    job.committed(commit(1, {A: range(30), B: range(30, 60)}))
+    assert settled(job).decision is None
+
+
+# --- the open plan -----------------------------------------------------------------------------
+
+
+def planned(job: Job) -> Job:
+    verdict = settled(job)
+    assert isinstance(verdict.decision, Propose)
+    return job.planned(verdict.decision.plan)
+
+
+def test_a_plan_is_committed_when_every_member_holds_it() -> None:
+    job = planned(running(A).node("b"))
+    assert ask(job).reason == "a/cpu:0 and b/cpu:0 have not said ready for gen 2"
+    job.planned(job.view().plans[number(2)], ready=[A, B])
+    assert members(ask(job)) == (A, B)
+
+
+def test_a_plan_is_given_up_when_a_member_is_gone() -> None:
+    job = planned(running(A).node("b"))
+    verdict = ask(job.gone(B))
+    assert verdict.decision == GiveUp(number(2))
+    assert verdict.reason == "gen 2 given up: b/cpu:0 ended before it was committed"
+
+
+def test_a_restarted_process_on_the_same_slot_is_no_member_of_the_plan() -> None:
+    job = planned(running(A).node("b")).gone(B).node("b", "standby", spawn=2)
+    assert ask(job).decision == GiveUp(number(2))
+
+
+def test_a_plan_nobody_answers_is_given_up_in_the_end() -> None:
+    job = planned(running(A).node("b"))
+    first = ask(job, now=200.0)
+    late = ask(job, now=260.0, memory=first.memory)
+    assert late.decision == GiveUp(number(2))
+
+
+def test_a_new_leader_takes_over_an_open_plan() -> None:
+    job = planned(running(A).node("b"))
+    job.planned(job.view().plans[number(2)], ready=[A, B])
+    assert members(ask(job, memory=Memory())) == (A, B)
+
+
+# --- endings -----------------------------------------------------------------------------------
+
+
+def test_when_all_have_finished_the_outcome_has_mains_digest() -> None:
+    job = running(A, B)
+    for each, digest in ((A, "aa"), (B, "bb")):
+        job.gone(each, finished=True, signal=None, exit_code=0, digest=digest, step=9)
+    verdict = ask(job)
+    assert isinstance(verdict.decision, End)
+    assert verdict.decision.outcome.digest == "aa"
+    assert verdict.decision.outcome.step == 9
+    assert verdict.decision.outcome.exit_code == 0
+
+
+def test_a_main_that_dies_in_the_scripts_tail_does_it_again() -> None:
+    job = running(A, B).snapshot(9)
+    job.gone(B, finished=True, signal=None, exit_code=0).gone(A)
+    job.node("a", "standby", spawn=2)
+    assert members(settled(job)) == (worker("a", 2),)
+
+
+def test_nothing_is_decided_after_the_outcome() -> None:
+    job = running(A, B).outcome(Outcome(state=JobState.FINISHED, exit_code=0, reason="x"))
+    assert ask(job.gone(B)).decision is None
+
+
+def test_an_earlier_outcome_is_where_a_new_start_goes_on_with_a_fresh_budget() -> None:
+    job = running(A).gone(A).snapshot(50)
+    job.outcome(Outcome(state=JobState.FAILED, exit_code=5, reason="x"))
+    job.node("a", "standby", life="2")
+    verdict = ask(job, since_revision=job.revision)
+    decision = verdict.decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.clears_outcome
+    assert decision.commit.snapshot is not None
+    assert decision.commit.reason == "step 50"
+
+
+def test_truth_that_cannot_be_read_stops_all_decisions() -> None:
+    job = running(A, B).gone(B).put(KEYS.commit(number(2)), '{"version": 99}')
+    verdict = ask(job)
+    assert verdict.decision is None
+    assert KEYS.commit(number(2)) in verdict.reason
+
+
+def test_the_order_of_the_keys_decides_nothing() -> None:
+    job = running(A, B, C).gone(B).node("d")
+    mirrored = Job()
+    mirrored.revision = job.revision
+    mirrored.entries = dict(reversed(job.entries.items()))
+    assert ask(job) == ask(mirrored)

@@ -173,6 +173,7 @@ class StoreLink:
         seconds = time.monotonic() - started_s
         spec = agree_on_job(opened.store, self._keys, self._settings)
         self._catalogue.refuse_other_values(_fixed_values(self._settings))
+        self._catalogue.sweep(live=())
         self._membership = Membership(
             opened.store,
             self._keys,

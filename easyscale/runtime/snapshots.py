@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 from threading import Thread
 from typing import BinaryIO
@@ -19,6 +18,7 @@ from typing import BinaryIO
 import torch
 
 from easyscale.errors import FormatError, SnapshotDamaged
+from easyscale.integrity import Digester, check_file
 from easyscale.messages import Message, SnapshotFailed, SnapshotWritten
 from easyscale.model import (
     Determinism,
@@ -34,7 +34,6 @@ from easyscale.runtime.state import State
 
 STATE_FILE = "state.pt"
 MANIFEST_FILE = "manifest.json"
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +96,7 @@ class SnapshotWriter:
 
 def write_snapshot(state: State, origin: Origin) -> tuple[str, Manifest]:
     """Write one snapshot durably; returns its name. Raises OSError and leaves nothing behind."""
-    writer = blake2b(str(origin.worker).encode(), digest_size=4).hexdigest()
-    name = f"step-{state.place.step:08d}-g{origin.generation}-{writer}"
+    name = f"step-{state.place.step:08d}-g{origin.generation}-{origin.worker.writer}"
     target = origin.folder / name
     if target.exists():  # the same boundary once more: a pause right after a periodic one
         text = (target / MANIFEST_FILE).read_bytes()
@@ -127,12 +125,7 @@ def read_snapshot(folder: Path, name: str) -> State:
         text = (path / MANIFEST_FILE).read_bytes()
         manifest = decode(text, Manifest, source=str(path / MANIFEST_FILE))
         for file, promised in sorted(manifest.files.items()):
-            found = _measured(path / Path(file).name)
-            if found != promised:
-                raise SnapshotDamaged(
-                    f"{path / file} has {found.bytes} bytes with blake2b {found.blake2b[:12]}; "
-                    f"its manifest promises {promised.bytes} with {promised.blake2b[:12]}"
-                )
+            check_file(path / Path(file).name, promised)
         with (path / STATE_FILE).open("rb") as state_file:
             state = State.read(state_file, source=str(path / STATE_FILE))
     except (OSError, FormatError) as error:
@@ -150,16 +143,14 @@ class _Measured:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._hash = blake2b(digest_size=32)
-        self._bytes = 0
+        self._digester = Digester()
 
     @property
     def digest(self) -> FileDigest:
-        return FileDigest(self._bytes, self._hash.hexdigest())
+        return self._digester.finish()
 
     def write(self, data: bytes) -> int:
-        self._hash.update(data)
-        self._bytes += len(data)
+        self._digester.update(data)
         return self._file.write(data)
 
     def flush(self) -> None:
@@ -199,15 +190,6 @@ def _sync_folder(path: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _measured(path: Path) -> FileDigest:
-    digest, size = blake2b(digest_size=32), 0
-    with path.open("rb") as file:
-        while data := file.read(_READ_BYTES):
-            digest.update(data)
-            size += len(data)
-    return FileDigest(size, digest.hexdigest())
 
 
 def _manifest(state: State, origin: Origin, written: FileDigest) -> Manifest:

@@ -15,6 +15,13 @@ from easyscale.errors import EasyScaleError, ExitCode
 
 COMMANDS = {
     "launch": "Train a script on the devices there are now",
+    "status": "Show how a job is, live or once",
+    "jobs": "List the jobs of this machine, or of an etcd",
+    "events": "List what changed in a job",
+    "devices": "List the slots of a job, or change those of a node",
+    "drain": "Have a node or a slot leave at the next step",
+    "stop": "End a job at its next step, with a snapshot",
+    "fence": "Say that a silent node has ended",
 }
 
 

@@ -1,6 +1,12 @@
-"""What the options of all commands share: the names of their environment variables."""
+"""What the options of all commands share: environment variables, the store, the look."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def environment_names(names: Sequence[str]) -> list[str]:
@@ -9,3 +15,54 @@ def environment_names(names: Sequence[str]) -> list[str]:
         name.removeprefix("--").replace("-", "_").upper() for name in names if name[:2] == "--"
     ]
     return [f"EASYSCALE_{word}" for word in words] + [f"PET_{word}" for word in words]
+
+
+def option(*names: str, **attributes: Any) -> Callable[[F], F]:  # noqa: ANN401 - click's own
+    """An option that `EASYSCALE_<NAME>`, then torchrun's `PET_<NAME>` sets too."""
+    return click.option(*names, envvar=environment_names(names), **attributes)
+
+
+def store_options(command: F) -> F:
+    """The options that say where a job's records are, for commands that are used from anywhere."""
+    options = (
+        option(
+            "--etcd",
+            "--rdzv-endpoint",
+            metavar="HOST:PORT,...",
+            help="The job's etcd [jobs of this machine are found without it].",
+        ),
+        option("--etcd-ca", type=click.Path(dir_okay=False), default="", hidden=True),
+        option("--etcd-cert", type=click.Path(dir_okay=False), default="", hidden=True),
+        option("--etcd-key", type=click.Path(dir_okay=False), default="", hidden=True),
+        option("--etcd-user", default="", hidden=True),
+    )
+    for each in reversed(options):
+        command = each(command)
+    return command
+
+
+def look_options(command: F) -> F:
+    """How a command's answer looks: for a program, or on this terminal."""
+    options = (
+        click.option("--json", "as_json", is_flag=True, help="One JSON object for programs."),
+        option(
+            "--color",
+            type=click.Choice(["auto", "always", "never"]),
+            default="auto",
+            help="Colours; NO_COLOR and FORCE_COLOR too [auto].",
+        ),
+        option("--ascii", "use_ascii", is_flag=True, help="Marks from ASCII only."),
+    )
+    for each in reversed(options):
+        command = each(command)
+    return command
+
+
+def user_name() -> str:
+    """Who asks, as reasons name a person."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"  # a container's user need not have a name

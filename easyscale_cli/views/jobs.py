@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from easyscale.job_status import JobFacts
+from easyscale.job_status import JobFacts, JobStatus
 from easyscale.model import JobState
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
@@ -15,6 +15,8 @@ from easyscale_cli.views.status import state_mark
 from easyscale_cli.views.style import Line, Role, Span
 
 _SPARK: Final = 20
+#: So much of a digest tells two runs apart at a glance.
+_DIGEST: Final = 12
 #: What a person has to do with comes first.
 _ORDER: Final = (
     JobState.RUNNING,
@@ -37,6 +39,34 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
     #: The last hour, oldest first.
     history: tuple[float, ...] = ()
+
+
+def row_of(status: JobStatus) -> JobRow:
+    """A job's row; its note is what a person may have to do with, or how it ended."""
+    used = [slot for slot in status.slots if slot.state == "in_use"]
+    metric = next(iter(status.metrics.values()), None)
+    return JobRow(
+        job=msgspec.structs.replace(status.job, note=_what_to_know(status)),
+        slots=len(used),
+        nodes=len({slot.node for slot in used}),
+        loss=metric.last if metric else None,
+        history=tuple(value for _, value in metric.history) if metric else (),
+    )
+
+
+def _what_to_know(status: JobStatus) -> str | None:
+    job, slots = status.job, status.slots
+    if job.state is JobState.FINISHED and job.digest:
+        return f"digest {job.digest[:_DIGEST]}"
+    if job.state is not JobState.RUNNING:
+        return job.note
+    told = [f"! hung: {slot.place}" for slot in slots if slot.hung]
+    told += [f"! slow: {slot.place}" for slot in slots if slot.slow]
+    if status.counts.gone:
+        told.append(f"{numbers.counted(status.counts.gone, 'slot')} gone")
+    if not status.store.reachable:
+        told.append("etcd is silent")
+    return told[0] if told else job.note
 
 
 def jobs_lines(jobs: Sequence[JobRow], *, cells: int, glyphs: Glyphs) -> list[Line]:

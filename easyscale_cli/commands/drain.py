@@ -1,0 +1,121 @@
+"""`easyscale drain`: a node or a slot leaves at the next step; nothing is lost."""
+
+import time
+from typing import Any
+
+import click
+
+from easyscale.agent.control import AgentSilent
+from easyscale.errors import UsageError
+from easyscale.job_status import Glance, SlotFacts
+from easyscale.model import Wish
+from easyscale.reports import EventKind, JobEvent, stamp
+from easyscale_cli.commands.stop import show_ending
+from easyscale_cli.connection import Job, OnlyAtTheAgent
+from easyscale_cli.lookup import check_place, found
+from easyscale_cli.options import look_options, store_options, user_name
+from easyscale_cli.output import Output
+from easyscale_cli.views.help import PageCommand
+from easyscale_cli.views.launch import event_lines
+from easyscale_cli.views.plain import event_json
+from easyscale_cli.waiting import wait_until
+
+#: The surviving agent tells of the change when its workers have entered it: a moment later.
+_TOLD_S = 3.0
+
+
+@click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job")
+@click.argument("place", metavar="NODE[/SLOT]")
+@click.option(
+    "--timeout",
+    "limit_s",
+    type=click.FloatRange(min=0.0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long until it has left.",
+)
+@store_options
+@look_options
+def command(job: str, place: str, /, *, limit_s: float, **asked: Any) -> int:
+    """Have NODE, or one slot of it, leave JOB at the next step; the last node stops the job."""
+    node, _, slot = place.partition("/")
+    if not node or place.endswith("/"):
+        raise UsageError(f"{place!r} is no place", hint="NODE or NODE/SLOT, as status shows them")
+    output = Output(asked)
+    with output.answering(), found(job, asked, command="drain", apart_from=node) as it:
+        offered = [(each.node, each.slot) for each in it.glance().status.slots]
+        check_place(offered, job=it.id, node=node, slot=slot)
+        began = stamp(time.time())
+        slots = (slot,) if slot else ()
+        it.wish(Wish(kind="drain", node=node, slots=slots, by=f"asked by {user_name()}"))
+        glance = wait_until(
+            lambda glance: not _remaining(glance, node, slot),
+            job=it,
+            output=output,
+            what=lambda glance: _awaited(glance, node, slot),
+            limit_s=limit_s,
+        )
+        if glance.closing is not None:
+            show_ending(glance, glance.closing, output)
+            return glance.closing.exit_code
+        _show(_told(it, node, slot, since=began) or _seen(glance, node, slot), output)
+    return 0
+
+
+def _remaining(glance: Glance, node: str, slot: str) -> list[SlotFacts]:
+    """What is still there of the place."""
+    return [
+        each
+        for each in glance.status.slots
+        if each.node == node and slot in ("", each.slot) and each.state != "gone"
+    ]
+
+
+def _awaited(glance: Glance, node: str, slot: str) -> str:
+    place = f"{node}/{slot}" if slot else f"node {node}"
+    held = sorted(rank for each in _remaining(glance, node, slot) for rank in each.ranks)
+    step = f"{glance.status.job.step:,}"
+    if held:
+        return f"{place} to give up {len(held)} logical ranks after step {step}"
+    return f"{place} to end its workers"
+
+
+def _told(job: Job, node: str, slot: str, *, since: str) -> JobEvent | None:
+    """The change as an agent told it, with its pause."""
+    deadline = time.monotonic() + _TOLD_S
+    while time.monotonic() < deadline:
+        try:
+            events = job.events(0).events
+        except (OnlyAtTheAgent, AgentSilent):
+            return None
+        for event in reversed(events):
+            facts = event.facts
+            is_it = event.event is EventKind.DRAINED and facts.get("node") == node
+            if is_it and event.at >= since and (not slot or facts.get("slot") == slot):
+                return event
+        time.sleep(0.1)
+    return None
+
+
+def _seen(glance: Glance, node: str, slot: str) -> JobEvent:
+    """The change as the records show it: a place without ranks leaves without a pause."""
+    job = glance.status.job
+    return JobEvent(
+        at=glance.status.at,
+        job=job.id,
+        event=EventKind.DRAINED,
+        step=job.step,
+        era=job.era,
+        generation=job.generation,
+        reason="",
+        facts={"node": node, **({"slot": slot} if slot else {})},
+    )
+
+
+def _show(event: JobEvent, output: Output) -> None:
+    if output.as_json:
+        output.say(event_json(event))
+    else:
+        output.show(event_lines(event, output.page))

@@ -1,0 +1,51 @@
+"""`easyscale jobs`: the jobs of this machine, or of an etcd, one a line."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from easyscale.agent.control import AgentSilent
+from easyscale.errors import FormatError
+from easyscale.job_status import JobStatus
+from easyscale_cli.connection import LocalJob, StoredJob, agents_here, connect, etcd_settings
+from easyscale_cli.lookup import stored_jobs
+from easyscale_cli.options import look_options, store_options
+from easyscale_cli.output import Output
+from easyscale_cli.views.help import PageCommand
+from easyscale_cli.views.jobs import jobs_json, jobs_lines, row_of
+from easyscale_cli.views.layout import line
+
+
+@click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@store_options
+@look_options
+def command(**asked: Any) -> int:
+    """List the jobs of this machine, or of the etcd that is named."""
+    output = Output(asked)
+    with output.answering():
+        rows = [row_of(status) for status in _statuses(asked)]
+        if output.as_json:
+            output.say(jobs_json(rows))
+        elif rows:
+            output.show(jobs_lines(rows, cells=output.cells, glyphs=output.glyphs))
+        else:
+            place = asked["etcd"] or "this machine; others: --etcd HOST:2379"
+            output.show([line(f"no jobs {'in' if asked['etcd'] else 'on'} {place}")])
+    return 0
+
+
+def _statuses(asked: Mapping[str, Any]) -> list[JobStatus]:
+    settings = etcd_settings(asked)
+    found = []
+    if settings is None:
+        for agents in agents_here().values():
+            with contextlib.suppress(AgentSilent):  # it has ended meanwhile
+                found.append(LocalJob(agents).glance().status)
+        return found
+    with contextlib.closing(connect(settings)) as store:
+        for name in stored_jobs(store):
+            with contextlib.suppress(FormatError):  # of a newer easyscale: not ours to describe
+                found.append(StoredJob(name, store).glance().status)
+    return found

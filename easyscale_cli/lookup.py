@@ -1,0 +1,110 @@
+"""Which job a command means: by its name or by being the only one, here or in an etcd."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from easyscale.agent.control import AgentRefused, AgentSilent, LocalAgent, ask
+from easyscale.errors import EasyScaleError, UsageError
+from easyscale.rendezvous.endpoints import EtcdSettings
+from easyscale.rendezvous.keys import ROOT, JobKeys, job_of
+from easyscale.rendezvous.store import Store
+from easyscale_cli.connection import Job, LocalJob, StoredJob, agents_here, connect, etcd_settings
+from easyscale_cli.views.errors import near_miss, some_of
+
+_ASK_TIMEOUT_S = 2.0
+_READ_TIMEOUT_S = 5.0
+
+
+class JobUnknown(EasyScaleError):
+    """Raised when no job of that name is where the person looks for it."""
+
+    code = "job_unknown"
+
+
+class NodeUnknown(EasyScaleError):
+    """Raised when a job has no such node, or the node no such slot."""
+
+    code = "node_unknown"
+
+
+@contextlib.contextmanager
+def found(
+    name: str | None, asked: Mapping[str, Any], *, command: str, apart_from: str = ""
+) -> Iterator[Job]:
+    """The job that is meant; raises JobUnknown or UsageError with what there is instead."""
+    here, settings = agents_here(), etcd_settings(asked)
+    if settings is None:
+        agents = here[_choose(name, list(here), place="on this machine", command=command)]
+        yield LocalJob(agents, apart_from=apart_from)
+        return
+    if name in here and _is_in(here[name], settings):
+        yield LocalJob(here[name], apart_from=apart_from)
+        return
+    with contextlib.closing(connect(settings)) as store:
+        if name is not None and _exists(store, name):
+            yield StoredJob(name, store)
+            return
+        if name in here:  # an etcd of its own, whatever the environment names
+            yield LocalJob(here[name], apart_from=apart_from)
+            return
+        job = _choose(name, stored_jobs(store), place=f"in {settings}", command=command)
+        yield StoredJob(job, store)
+
+
+def stored_jobs(store: Store) -> list[str]:
+    """The names of all jobs that an etcd has records of."""
+    stored = store.read(ROOT, timeout_s=_READ_TIMEOUT_S)
+    return sorted({job_of(key) for key in stored.entries})
+
+
+def _exists(store: Store, job: str) -> bool:
+    keys = JobKeys.of(job)
+    return bool(store.read(keys.job, keys.head, timeout_s=_READ_TIMEOUT_S).entries)
+
+
+def _is_in(agents: Sequence[LocalAgent], settings: EtcdSettings) -> bool:
+    """Whether the job of these agents has its records in that etcd."""
+    with contextlib.suppress(AgentSilent, AgentRefused):
+        answer = ask(Path(agents[0].socket), "store", timeout_s=_ASK_TIMEOUT_S)
+        return bool(answer["endpoints"] == str(settings))
+    return False
+
+
+def _choose(name: str | None, known: Sequence[str], *, place: str, command: str) -> str:
+    if name is not None and name in known:
+        return name
+    elsewhere = "its etcd: --etcd HOST:2379"
+    if not known:
+        what = "no job" if name is None else f"no job {name!r}"
+        raise JobUnknown(
+            f"{what} {place}", hint=f"start one: easyscale launch, or name {elsewhere}"
+        )
+    if name is not None:
+        near = near_miss(name, known)
+        raise JobUnknown(
+            f"no job {name!r} {place}; it has {some_of(known)}",
+            hint=f"easyscale {command} {near}" if near else f"easyscale jobs, or name {elsewhere}",
+        )
+    if len(known) > 1:
+        raise UsageError(
+            f"{len(known)} jobs {place}: {some_of(known)}", hint=f"easyscale {command} {known[0]}"
+        )
+    return known[0]
+
+
+def check_place(slots: Sequence[tuple[str, str]], *, job: str, node: str, slot: str = "") -> None:
+    """Refuse a node or slot that the job has not; `slots` are its (node, slot)."""
+    nodes = sorted({each for each, _ in slots})
+    if node not in nodes:
+        near = near_miss(node, nodes)
+        has = f"it has {some_of(nodes)}" if nodes else "it has none now"
+        raise NodeUnknown(f"job {job!r} has no node {node!r}; {has}", hint=near or "")
+    names = [each for owner, each in slots if owner == node]
+    if slot and slot not in names:
+        near = near_miss(slot, names)
+        raise NodeUnknown(
+            f"node {node} has no slot {slot!r}; it has {some_of(names)}",
+            hint=f"{node}/{near or names[0]}",
+        )

@@ -201,8 +201,12 @@ def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | Non
             turn.put_worker(replace(worker, failure=message))
         case Finished():
             # MEMBER -> FINISHED: the script's tail runs
-            turn.put_worker(replace(worker, phase=Phase.FINISHED, finished=message))
-        case Drained() | FencedOff():
+            turn.put_worker(
+                replace(worker, phase=Phase.FINISHED, finished=message, last_step=message.step)
+            )
+        case Drained(step=step):
+            turn.put_worker(replace(worker, phase=Phase.LEAVING, leaves=True, last_step=step))
+        case FencedOff():
             turn.put_worker(replace(worker, phase=Phase.LEAVING, leaves=True))
         case CommitSeen():
             return message
@@ -274,7 +278,7 @@ def _ending(turn: Turn, worker: OwnWorker, event: WorkerExited) -> Ending:
         signal=event.signal,
         pid=event.pid,
         ranks=worker.ranks if worker.phase is Phase.MEMBER else (),
-        step=worker.finished.step if worker.finished else worker.step,
+        step=worker.step,
         finished=done,
         digest=worker.finished.digest if worker.finished else "",
         drained=drained,

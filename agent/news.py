@@ -21,15 +21,17 @@ HISTORY = 64
 _COUNTED = frozenset({"joined", "lost", "drained", "rebalanced", "migrated", "restored"})
 
 
-def announce(turn: Turn, event: EventKind, reason: str = "", /, **facts: Fact) -> None:
-    """One change, as one line."""
+def announce(
+    turn: Turn, event: EventKind, reason: str = "", /, *, at_step: int | None = None, **facts: Fact
+) -> None:
+    """One change, as one line; `at_step` where it is of another step than the job's present one."""
     state = turn.state
     generation = state.commit.generation if state.commit else None
     line = JobEvent(
         at=_stamp(turn.now.wall_s),
         job=state.settings.job_id,
         event=event,
-        step=state.step,
+        step=state.step if at_step is None else at_step,
         era=generation.era if generation else 0,
         generation=generation.number if generation else 0,
         reason=reason,
@@ -196,13 +198,13 @@ def tell_lost(turn: Turn, worker: WorkerId, ending: Ending) -> None:
         turn,
         EventKind.LOST,
         ending.how,
+        at_step=ending.step,
         node=worker.node,
         slot=worker.slot,
         pid=ending.pid,
         exit_code=ending.exit_code,
         signal=signal_name(ending.signal) if ending.signal else None,
         ranks=_ranks_at_fault(ending),
-        lost_step=ending.step,
     )
 
 
@@ -273,6 +275,7 @@ def conclude(turn: Turn, outcome: Outcome, *, exit_code: int) -> None:
         turn,
         kind,
         outcome.reason,
+        at_step=outcome.step,
         exit_code=exit_code,
         digest=outcome.digest,
         elapsed_s=elapsed,
@@ -280,7 +283,6 @@ def conclude(turn: Turn, outcome: Outcome, *, exit_code: int) -> None:
         longest_pause_s=totals.longest_pause_s,
         steps_lost=totals.steps_lost,
         restarts=totals.restarts,
-        final_step=outcome.step,
     )
     times = sorted(totals.step_times)
     median = times[len(times) // 2] if times else None

@@ -97,6 +97,8 @@ class OwnWorker:
     finished: Finished | None = None
     #: It said that it leaves in order.
     leaves: bool = False
+    #: The step it stood at when it left or finished.
+    last_step: int | None = None
     #: Why we end it; empty while we do not.
     stopped: str = ""
     killed_s: float | None = None
@@ -105,6 +107,8 @@ class OwnWorker:
     @property
     def step(self) -> int:
         """The step it is in, by the freshest word there is."""
+        if self.last_step is not None:
+            return self.last_step
         beat = self.beat.step if self.beat else 0
         return max(beat, self.report.step if self.report else 0)
 

@@ -210,13 +210,16 @@ class Membership:
     def _next_in_s(self) -> float:
         if self._name_taken_since_s is not None or self._lease is None:
             return _RETRY_S[0]
+        return self._renewal_in_s()
+
+    def _renewal_in_s(self) -> float:
         return self._office.renewed_s + self._ttl_s / 3 - self._clock()
 
     def _work(self) -> None:
         """One round: verify, renew, write what changed, stand for a vacant office."""
         if self._away_since_s is not None or self._verify:
             self._verify_registration()
-        if self._lease is not None and self._next_in_s() <= 0:
+        if self._lease is not None and self._renewal_in_s() <= 0:
             self._renew(self._lease)
         with self._news:
             record = self._record
@@ -305,6 +308,9 @@ class Membership:
 
     def _lose_lease(self, reason: str) -> None:
         """Everything bound to the lease is gone; we wait for a fresh record to register with."""
+        if self._revision is None:
+            self._lease = None  # nothing was registered yet: the next round takes a new one
+            return
         with self._news:
             self._lease = self._revision = self._written = self._record = None
             deposed = self._office.token is not None

@@ -65,9 +65,10 @@ class Door:
         self._meter: Meter | None = None
         self._metered: tuple[events.Slot, ...] = ()
         self._parsed: JobView | None = None
-        self._watched_s = -math.inf
+        #: Who watches -> when they asked last.
+        self._watchers: dict[str, float] = {}
+        self._asked = threading.Condition()
         self._closing: Closing | None = None
-        self._last_word = threading.Event()
 
     def open(self, node: str) -> None:
         """Begin to answer; a machine without a place for sockets is no reason not to train."""
@@ -99,19 +100,24 @@ class Door:
                 summary=_sayable(told.summary),
                 cause=told.cause,
             )
-            if time.monotonic() - self._watched_s < _WATCHING_S:
-                self._last_word.wait(_LAST_WORD_S)
+            self._await_watchers()
         server, self._server = self._server, None
         server.close()
         with self._lock:
             if self._meter is not None:
                 self._meter.close()
 
+    def _await_watchers(self) -> None:
+        """Give those who watch the time to ask once more; those who left do not come."""
+        since_s = time.monotonic() - _WATCHING_S
+        with self._asked:
+            watching = {who for who, at_s in self._watchers.items() if at_s >= since_s}
+            self._watchers.clear()
+            self._asked.wait_for(lambda: self._watchers.keys() >= watching, _LAST_WORD_S)
+
     # --- what is asked -------------------------------------------------------------------------
 
     def _answer_status(self, arguments: Mapping[str, Any]) -> object:
-        if arguments.get("watch"):
-            self._watched_s = time.monotonic()
         closing, state = self._closing, self._state()
         view = self._whole_view(state)
         now = Now(boottime_s(), time.time())
@@ -126,9 +132,14 @@ class Door:
         if newest is not None:
             own = replace(own, snapshot_age_s=_age_s(newest.path, now.wall_s))
         status = status_of(self._settings.job_id, view, wall_s=now.wall_s, own=own)
-        if closing is not None:
-            self._last_word.set()
+        self._note_watcher(str(arguments.get("watcher", "")))
         return Glance(status=status, closing=closing)
+
+    def _note_watcher(self, who: str) -> None:
+        if who:
+            with self._asked:
+                self._watchers[who] = time.monotonic()
+                self._asked.notify_all()
 
     def _answer_events(self, arguments: Mapping[str, Any]) -> object:
         """Those from number `after` on, and the number of the next."""

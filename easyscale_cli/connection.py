@@ -36,6 +36,12 @@ class OnlyAtTheAgent(EasyScaleError):
     code = "only_at_the_agent"
 
 
+class AgentEnded(EasyScaleError):
+    """Raised when the last agent of a job on this machine is no more."""
+
+    code = "agent_ended"
+
+
 class Events(NamedTuple):
     """Events from one number on; the number of the next; whether more can come."""
 
@@ -77,9 +83,11 @@ class LocalJob:
         self.id = agents[0].job
         #: Whoever shall leave is the last to be asked how it went.
         self._agents = sorted(agents, key=lambda agent: agent.node == apart_from)
+        self._me = secrets.token_hex(4)
 
     def glance(self, *, watches: bool = False) -> Glance:
-        return msgspec.convert(self._ask("status", {"watch": watches}), Glance)
+        arguments = {"watcher": self._me} if watches else {}
+        return msgspec.convert(self._ask("status", arguments), Glance)
 
     def wish(self, wish: Wish) -> None:
         self._ask("wish", msgspec.to_builtins(wish))
@@ -108,10 +116,19 @@ class LocalJob:
             try:
                 path = Path(self._agents[0].socket)
                 return ask(path, request, arguments, timeout_s=_CALL_TIMEOUT_S)
-            except AgentSilent:
-                if len(self._agents) == 1:
+            except AgentSilent as error:
+                if len(self._agents) > 1:
+                    del self._agents[0]
+                elif isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
+                    raise self._ended() from error
+                else:
                     raise
-                del self._agents[0]
+
+    def _ended(self) -> AgentEnded:
+        return AgentEnded(
+            f"the agent of job {self.id!r} on this machine has ended; its own output says how",
+            hint=f"easyscale status {self.id} --etcd HOST:2379, if the job goes on elsewhere",
+        )
 
 
 class StoredJob:

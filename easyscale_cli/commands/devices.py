@@ -30,7 +30,7 @@ _LIMIT_S = 60.0
 )
 @store_options
 @look_options
-def command(job: str | None, node: str | None, /, *, word: str | None, **asked: Any) -> int:
+def command(job: str | None, node: str | None, *, word: str | None, **asked: Any) -> int:
     """List the slots of JOB, or those of NODE; --set changes them while training goes on."""
     if word is not None and node is None:
         raise UsageError("--set needs the node whose slots change", hint="devices JOB NODE --set")

@@ -11,7 +11,7 @@ from easyscale.job_status import Glance, SlotFacts
 from easyscale.model import Wish
 from easyscale.reports import EventKind, JobEvent, stamp
 from easyscale_cli.commands.stop import show_ending
-from easyscale_cli.connection import Job, OnlyAtTheAgent
+from easyscale_cli.connection import AgentEnded, Job, OnlyAtTheAgent
 from easyscale_cli.lookup import check_place, found
 from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
@@ -38,7 +38,7 @@ _TOLD_S = 3.0
 )
 @store_options
 @look_options
-def command(job: str, place: str, /, *, limit_s: float, **asked: Any) -> int:
+def command(job: str, place: str, *, limit_s: float, **asked: Any) -> int:
     """Have NODE, or one slot of it, leave JOB at the next step; the last node stops the job."""
     node, _, slot = place.partition("/")
     if not node or place.endswith("/"):
@@ -51,7 +51,7 @@ def command(job: str, place: str, /, *, limit_s: float, **asked: Any) -> int:
         slots = (slot,) if slot else ()
         it.wish(Wish(kind="drain", node=node, slots=slots, by=f"asked by {user_name()}"))
         glance = wait_until(
-            lambda glance: not _remaining(glance, node, slot),
+            lambda glance: _has_left(glance, node, slot),
             job=it,
             output=output,
             what=lambda glance: _awaited(glance, node, slot),
@@ -62,6 +62,12 @@ def command(job: str, place: str, /, *, limit_s: float, **asked: Any) -> int:
             return glance.closing.exit_code
         _show(_told(it, node, slot, since=began) or _seen(glance, node, slot), output)
     return 0
+
+
+def _has_left(glance: Glance, node: str, slot: str) -> bool:
+    """Nothing of the place is left, and somebody goes on; the last one ends the job instead."""
+    others = any(each.state == "in_use" for each in glance.status.slots)
+    return others and not _remaining(glance, node, slot)
 
 
 def _remaining(glance: Glance, node: str, slot: str) -> list[SlotFacts]:
@@ -79,7 +85,9 @@ def _awaited(glance: Glance, node: str, slot: str) -> str:
     step = f"{glance.status.job.step:,}"
     if held:
         return f"{place} to give up {len(held)} logical ranks after step {step}"
-    return f"{place} to end its workers"
+    if _remaining(glance, node, slot):
+        return f"{place} to end its workers"
+    return "the job's end: nothing else takes part"
 
 
 def _told(job: Job, node: str, slot: str, *, since: str) -> JobEvent | None:
@@ -88,7 +96,7 @@ def _told(job: Job, node: str, slot: str, *, since: str) -> JobEvent | None:
     while time.monotonic() < deadline:
         try:
             events = job.events(0).events
-        except (OnlyAtTheAgent, AgentSilent):
+        except (OnlyAtTheAgent, AgentEnded, AgentSilent):
             return None
         for event in reversed(events):
             facts = event.facts

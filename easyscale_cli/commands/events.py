@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from easyscale.agent.control import AgentSilent
 from easyscale.reports import JobEvent, stamp
-from easyscale_cli.connection import Job
+from easyscale_cli.connection import AgentEnded, Job
 from easyscale_cli.lookup import found
 from easyscale_cli.options import look_options, store_options
 from easyscale_cli.output import Output
@@ -26,7 +25,7 @@ _EVERY_S = 0.5
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
 @store_options
 @look_options
-def command(job: str | None, /, *, follow: bool, **asked: Any) -> int:
+def command(job: str | None, *, follow: bool, **asked: Any) -> int:
     """List what changed in JOB: newest first on a terminal, one line each for pipes."""
     output = Output(asked)
     with output.answering(), found(job, asked, command="events") as it:
@@ -46,7 +45,7 @@ def _follow(job: Job, output: Output) -> None:
     while True:
         try:
             told = job.events(number)
-        except AgentSilent:
+        except AgentEnded:
             if number:
                 return  # the agent has ended with its job
             raise

@@ -31,7 +31,7 @@ class NodeIsRegistered(EasyScaleError):
 @click.argument("node")
 @store_options
 @look_options
-def command(job: str, node: str, /, **asked: Any) -> int:
+def command(job: str, node: str, **asked: Any) -> int:
     """Say that NODE of JOB has ended, so that the others need not wait for proof.
 
     Only after making sure of it: a group that still ran there would be left behind.

@@ -9,7 +9,14 @@ import click
 from easyscale.agent.control import AgentSilent
 from easyscale.errors import FormatError
 from easyscale.job_status import JobStatus
-from easyscale_cli.connection import LocalJob, StoredJob, agents_here, connect, etcd_settings
+from easyscale_cli.connection import (
+    AgentEnded,
+    LocalJob,
+    StoredJob,
+    agents_here,
+    connect,
+    etcd_settings,
+)
 from easyscale_cli.lookup import stored_jobs
 from easyscale_cli.options import look_options, store_options
 from easyscale_cli.output import Output
@@ -41,7 +48,7 @@ def _statuses(asked: Mapping[str, Any]) -> list[JobStatus]:
     found = []
     if settings is None:
         for agents in agents_here().values():
-            with contextlib.suppress(AgentSilent):  # it has ended meanwhile
+            with contextlib.suppress(AgentSilent, AgentEnded):  # it has ended meanwhile
                 found.append(LocalJob(agents).glance().status)
         return found
     with contextlib.closing(connect(settings)) as store:

@@ -20,7 +20,7 @@ from easyscale_cli.views.story import story_json, story_lines
 @click.option("--story", is_flag=True, help="What was decided, on what, and why.")
 @store_options
 @look_options
-def command(job: str | None, /, *, once: bool, story: bool, **asked: Any) -> int:
+def command(job: str | None, *, once: bool, story: bool, **asked: Any) -> int:
     """Show how JOB is; without a name the only job of this machine."""
     output = Output(asked)
     with output.answering(), found(job, asked, command="status") as it:

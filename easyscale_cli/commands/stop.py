@@ -28,7 +28,7 @@ from easyscale_cli.waiting import wait_until
 )
 @store_options
 @look_options
-def command(job: str, /, *, limit_s: float, **asked: Any) -> int:
+def command(job: str, *, limit_s: float, **asked: Any) -> int:
     """Stop JOB at its next step with a snapshot; a new launch of it goes on from there."""
     output = Output(asked)
     with output.answering(), found(job, asked, command="stop") as it:

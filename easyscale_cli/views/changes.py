@@ -10,6 +10,7 @@ from easyscale.reports import EventKind, JobEvent
 from easyscale_cli.views import numbers
 from easyscale_cli.views.cells import cut_front
 from easyscale_cli.views.glyphs import Glyphs
+from easyscale_cli.views.kinds import short_kind
 from easyscale_cli.views.launch import WIDE
 from easyscale_cli.views.layout import Column, columns, facts, hang, line, width
 from easyscale_cli.views.style import Line, Role, Span
@@ -80,9 +81,10 @@ def _reason(event: JobEvent) -> str:
         return "; ".join(filter(None, [event.reason, times]))
     if event.reason:
         return event.reason
-    slots, pid, kind = _number(event, "slots"), _number(event, "pid"), event.facts.get("kind")
+    slots, pid = _number(event, "slots"), _number(event, "pid")
     if slots is not None:
-        return f"{numbers.counted(int(slots), 'slot')} {kind or ''}".rstrip()
+        kind = short_kind(str(event.facts.get("kind") or ""))
+        return f"{numbers.counted(int(slots), 'slot')} {kind}".rstrip()
     return f"new worker {int(pid)}" if pid is not None else ""
 
 

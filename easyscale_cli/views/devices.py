@@ -7,6 +7,7 @@ import msgspec
 from easyscale.job_status import SlotFacts
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
+from easyscale_cli.views.kinds import short_kind
 from easyscale_cli.views.layout import Column, columns, line
 from easyscale_cli.views.slots import in_order
 from easyscale_cli.views.style import Line, Role, Span
@@ -33,7 +34,7 @@ def devices_lines(slots: Sequence[SlotFacts], *, cells: int, glyphs: Glyphs) -> 
             [
                 line(Span(node, Role.NAME)),
                 line(glyphs.name(slot.slot)),
-                line(glyphs.name(slot.kind or "?")),
+                line(glyphs.name(short_kind(slot.kind) or "?")),
                 line(slot.state.replace("_", " ")),
                 line(numbers.spans(slot.ranks) if slot.ranks else "-"),
                 line(glyphs.prose(slot.note or "")),

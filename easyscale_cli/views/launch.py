@@ -12,6 +12,7 @@ from typing import Final
 from easyscale.reports import EventKind, Fact, JobEvent
 from easyscale_cli.views import numbers
 from easyscale_cli.views.glyphs import Glyphs
+from easyscale_cli.views.kinds import short_kind
 from easyscale_cli.views.layout import GUTTER, facts, hang, in_gutter, line
 from easyscale_cli.views.style import Line, Role, Span
 
@@ -131,7 +132,7 @@ def event_lines(event: JobEvent, page: Page) -> list[Line]:
 
 def _met(told: _Told) -> list[str]:
     took_s = told.number("took_s")
-    node, slots, kind = told.text("node"), told.whole("slots"), told.text("kind")
+    node, slots, kind = told.text("node"), told.whole("slots"), short_kind(told.text("kind"))
     offer = "" if slots is None else f", {numbers.counted(slots, 'slot')} {kind}".rstrip()
     return [
         told.text("endpoint") + ("" if took_s is None else f" in {numbers.took(took_s)}"),
@@ -170,7 +171,7 @@ def _started(told: _Told) -> list[str]:
 
 
 def _joined(told: _Told) -> list[str]:
-    slots, pid, kind = told.whole("slots"), told.whole("pid"), told.text("kind")
+    slots, pid, kind = told.whole("slots"), told.whole("pid"), short_kind(told.text("kind"))
     if pid is not None:
         who = f"{told.place}, new worker {pid}"
     elif slots is not None:

@@ -15,6 +15,7 @@ from easyscale.job_status import JobStatus, SlotFacts
 from easyscale_cli.views import numbers
 from easyscale_cli.views.cells import cut_front, width_of
 from easyscale_cli.views.glyphs import Glyphs
+from easyscale_cli.views.kinds import short_kind
 from easyscale_cli.views.launch import WIDE
 from easyscale_cli.views.layout import (
     Column,
@@ -160,7 +161,7 @@ def _slot_row(
     usage = slot.utilisation_share
     row: list[Line] = [
         line(glyphs.name(slot.slot)),
-        line(glyphs.name(slot.kind)),
+        line(glyphs.name(short_kind(slot.kind))),
         line(numbers.spans(slot.ranks)),
         line(Span(numbers.milliseconds(slot.micro_step_s), number)),
         _against_kind(slot, glyphs),
@@ -235,7 +236,7 @@ def _node_row(node: str, slots: list[SlotFacts], glyphs: Glyphs) -> list[Line]:
     return [
         name,
         _marks(slots, glyphs),
-        line(glyphs.name(", ".join(sorted({slot.kind for slot in slots})))),
+        line(glyphs.name(", ".join(sorted({short_kind(slot.kind) for slot in slots})))),
         line(numbers.count(sum(len(slot.ranks) for slot in slots))),
         line(numbers.milliseconds(median)),
         line(worst_text),

@@ -46,15 +46,12 @@ class FeedSettings:
 class KeyedSamples(Dataset[Any]):
     """A dataset whose every sample starts from random streams of its own."""
 
-    def __init__(self, dataset: Dataset[Any], *, seed: int, draws: bool) -> None:
+    def __init__(self, dataset: Dataset[Any], *, seed: int) -> None:
         self._dataset = dataset
         self._seed = seed
-        self._draws = draws
 
     def __getitem__(self, request: Request) -> list[Any]:
         dataset, seed = self._dataset, self._seed
-        if not self._draws:
-            return [dataset[sample] for sample in request.samples]
         items = []
         for sample in request.samples:
             seed_host(key(seed, request.purpose, *request.numbers, sample))
@@ -65,6 +62,19 @@ class KeyedSamples(Dataset[Any]):
     __getitems__ = __getitem__
 
 
+class TensorRows(Dataset[Any]):
+    """A TensorDataset whose batches are cut out whole: it draws nothing, the bytes are equal."""
+
+    def __init__(self, dataset: TensorDataset) -> None:
+        self._tensors = dataset.tensors
+
+    def __getitem__(self, request: Request) -> list[torch.Tensor]:
+        rows = torch.tensor(request.samples)
+        return [tensor[rows] for tensor in self._tensors]
+
+    __getitems__ = __getitem__
+
+
 class Feed:
     """Serves requests; what is asked for in the planned order was prepared ahead."""
 
@@ -72,10 +82,10 @@ class Feed:
         self, dataset: Dataset[Any], settings: FeedSettings, *, seed: int, threads: int
     ) -> None:
         self._settings = settings
-        # Tensors draw nothing, and torch's own collate neither: no streams need to be set.
-        draws = type(dataset) is not TensorDataset or settings.collate_fn is not None
-        self._samples = KeyedSamples(dataset, seed=seed, draws=draws)
-        self._collate = settings.collate_fn or default_collate
+        self._samples: Dataset[Any] = KeyedSamples(dataset, seed=seed)
+        self._collate: Callable[[Any], Any] = settings.collate_fn or default_collate
+        if isinstance(dataset, TensorDataset) and _is_plain(dataset, settings):
+            self._samples, self._collate = TensorRows(dataset), _as_it_is
         self._threads = threads
         self._ahead = _Ahead(self._open_loader) if settings.num_workers else None
 
@@ -112,6 +122,15 @@ class Feed:
             # Its workers' base seed would be drawn from the script's own stream.
             generator=torch.Generator(),
         )
+
+
+def _is_plain(dataset: TensorDataset, settings: FeedSettings) -> bool:
+    """Whether nobody's code stands between the tensors and the batch."""
+    return type(dataset) is TensorDataset and settings.collate_fn is None
+
+
+def _as_it_is(batch: Any) -> Any:  # noqa: ANN401 - a batch of tensors
+    return batch
 
 
 class _Ahead:

@@ -99,25 +99,27 @@ class Partials:
         self._deferred.clear()
 
     def _refuse_second(self, rank: int) -> None:
-        if rank in self.ranks:
+        if any(span.lo <= rank < span.hi for span in (*self._sums, *self._deferred)):
             raise ValueError(f"logical rank {rank} is already held in {self.held}")
 
     def _owned(self, gradients: Gradients) -> Sums:
-        self._complex |= {
+        sums = _owned(gradients)
+        complex_ = [
             index
-            for index, gradient in enumerate(gradients)
-            if gradient is not None and gradient.is_complex()
-        }
-        return _owned(gradients)
+            for index, (gradient, own) in enumerate(zip(gradients, sums, strict=True))
+            if gradient is not own and gradient is not None and gradient.is_complex()
+        ]
+        if complex_:
+            self._complex |= frozenset(complex_)
+        return sums
 
     def _add(self, span: Span, sums: Sums, factor: float) -> None:
         scale(sums, factor)
-        for parent in tree.path(span, self._n)[-2::-1]:
-            left, right = tree.children(parent) or (span, span)
-            other = self._sums.pop(right if span == left else left, None)
-            if other is None:
+        for other, parent in tree.ascent(span, self._n):
+            there = self._sums.pop(other, None)
+            if there is None:
                 break
-            sums = _merged(sums, other) if span == left else _merged(other, sums)
+            sums = _merged(sums, there) if span < other else _merged(there, sums)
             span = parent
         self._sums[span] = _parked(sums) if self._offload else sums
 
@@ -142,7 +144,11 @@ def _owned(gradients: Gradients) -> Sums:
         if gradient is None:
             sums.append(None)
             continue
-        own = real(gradient.detach().resolve_conj())
+        # Every micro-step of every parameter comes through here: most are plain, and stay.
+        if gradient.requires_grad or gradient.is_complex():
+            own = real(gradient.detach().resolve_conj())
+        else:
+            own = gradient
         place = own.data_ptr()
         # autograd clones whatever is expanded or shared; a gradient set by hand may be either.
         if (place and place in seen) or _expanded(own):

@@ -6,6 +6,7 @@ length; its sum is left + right. Which process adds which node never changes the
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from easyscale.model import Span
 
@@ -41,6 +42,17 @@ def path(span: Span, n: int) -> list[Span]:
             raise ValueError(f"{span} is no node of the tree over [0, {n})")
         nodes.append(below[0] if span.lo < below[0].hi else below[1])
     return nodes
+
+
+@cache
+def ascent(span: Span, n: int) -> tuple[tuple[Span, Span], ...]:
+    """Return the way up from a node: each time its sibling, and the parent that both make."""
+    steps = []
+    for above in path(span, n)[-2::-1]:
+        left, right = children(above) or (span, span)
+        steps.append((right if span == left else left, above))
+        span = above
+    return tuple(steps)
 
 
 def parent(span: Span, n: int) -> Span | None:

@@ -38,7 +38,7 @@ def slots_of(
         for slot in node.slots
     ]
     offered = {(each.node, each.slot) for each in facts}
-    if view.outcome is None and commit is not None:
+    if commit is not None:
         facts += [
             _missing(member.worker, view)
             for member in commit.members

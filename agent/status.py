@@ -71,7 +71,9 @@ def status_of(job: str, view: JobView, *, wall_s: float, own: Own | None = None)
     report = _report(own)
     step_s = _step_s(view, report)
     closely = Closely(own.state, own.readings) if own is not None else None
-    slots = slots_of(view, commit, closely=closely, step_s=step_s)
+    # Nobody takes part in a job that has ended; what is still registered is on its way out.
+    has_ended = outcome_of(view) is not None
+    slots = () if has_ended else slots_of(view, commit, closely=closely, step_s=step_s)
     busy = [slot.busy_s for slot in slots if slot.busy_s is not None]
     return JobStatus(
         at=stamp(wall_s),

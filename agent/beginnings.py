@@ -143,9 +143,9 @@ def newest_snapshot(at: Standpoint) -> SnapshotRecord | None:
 
 
 def _restore_reason(snapshot: SnapshotRecord | None, *, anew: bool) -> str:
-    if snapshot is None:
-        return "" if anew else "from the start: all were gone before the first snapshot"
-    return f"step {snapshot.step:,}" + ("" if anew else ", all were gone")
+    if anew:
+        return ""
+    return "all were gone" if snapshot else "all were gone before the first snapshot"
 
 
 def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:

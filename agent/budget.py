@@ -49,7 +49,7 @@ def counted(
 
 def judge(failed: Sequence[Failed], *, slots: int, max_restarts: int, workers: int) -> Ruling:
     """Decide on the counted failures of a job that has so many slots and living workers."""
-    used = len({_incident(worker, failure) for worker, failure in failed})
+    used = incidents(failed)
     for worker, failure in failed:
         if failure.refused:
             why = failure.hint or "it would be the same on any slot, so it was not tried again"
@@ -84,6 +84,11 @@ def judge(failed: Sequence[Failed], *, slots: int, max_restarts: int, workers: i
             workers=workers,
         )
     return Ruling(used)
+
+
+def incidents(failed: Sequence[Failed]) -> int:
+    """How many failures these count as."""
+    return len({_incident(worker, failure) for worker, failure in failed})
 
 
 def _incident(worker: WorkerId, failure: WorkerFailure) -> Hashable:

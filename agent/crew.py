@@ -190,8 +190,14 @@ def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | Non
         case SnapshotWritten():
             records.note_snapshot(turn, worker, message)
         case SnapshotFailed(step=step, reason=reason):
+            kept = news.newest_snapshot(turn)
             news.announce(
-                turn, EventKind.SNAPSHOT_FAILED, reason, snapshot_step=step, node=worker.id.node
+                turn,
+                EventKind.SNAPSHOT_FAILED,
+                reason,
+                at_step=step,
+                node=worker.id.node,
+                kept_step=kept.step if kept else None,
             )
         case SnapshotRejected():
             records.reject_snapshot(turn, worker.id, message)

@@ -189,7 +189,8 @@ def adopt(turn: Turn, commit: Commit, *, road: str) -> None:
     if commit.pauses:
         turn.set(untold=None)
         if any(worker.id in ours for worker in turn.state.workers.values()):
-            news.announce(turn, EventKind.DRAINING, commit.reason)
+            reason = f"pausing at the next step with a snapshot: {commit.reason}"
+            news.announce(turn, EventKind.DRAINING, reason)
     elif not any(worker.id in commit.workers for worker in turn.state.workers.values()):
         turn.set(untold=None)
         if former is not None:

@@ -3,9 +3,10 @@
 Draining asks for a boundary and loses nothing; the grace or a second signal ends it hard.
 """
 
+import signal as signal_numbers
 from dataclasses import replace
 
-from easyscale.agent import crew, news
+from easyscale.agent import crew, news, words
 from easyscale.agent.actions import Exit, KillWorker, Leave, ReportCause, Resign, Write
 from easyscale.agent.cause import first_cause, signal_name
 from easyscale.agent.events import Signalled
@@ -27,6 +28,10 @@ def signalled(turn: Turn, event: Signalled) -> None:
     if turn.state.signal is not None or turn.state.stage is Stage.ENDING:
         turn.set(signal=event.number)
         kill_all(turn, f"{name} came again")
+        return
+    if turn.state.stage is Stage.LEAVING:
+        # A wish drains us already: the signal only sets the time.
+        turn.set(signal=event.number, leave_by_s=turn.now.s + turn.state.settings.grace_s)
         return
     sender = f" from {event.sender}" if event.sender else ""
     grace_s = turn.state.settings.grace_s
@@ -51,7 +56,17 @@ def leave(turn: Turn, by: str, *, signal: int | None) -> None:
         wish = Wish(kind="drain", node=state.node, by=by)
         key = state.keys.wish(f"drain-{state.node}"[:64])
         turn.do(Write(key=key, value=encode(wish), leased=False))
-        news.announce(turn, EventKind.DRAINING, by, node=state.node, workers=len(members))
+        news.announce(
+            turn, EventKind.DRAINING, _drain_words(turn, by, len(members)), node=state.node
+        )
+
+
+def _drain_words(turn: Turn, by: str, workers: int) -> str:
+    """What a person reads who pressed ctrl-c, or whose scheduler sent SIGTERM."""
+    at = f"draining this node at step {turn.state.step:,}"
+    if turn.state.signal == signal_numbers.SIGINT:
+        return f"{at}; ctrl-c again kills its {words.count(workers, 'worker')}"
+    return f"{at} ({by})"
 
 
 def kill_all(turn: Turn, reason: str) -> None:
@@ -113,6 +128,16 @@ def _settle_ending(turn: Turn) -> None:
     if outcome.state is JobState.STOPPED and state.signal is not None:
         code = 128 + state.signal
     if outcome.cause is not None:
+        news.announce(
+            turn,
+            EventKind.FAILED,
+            outcome.cause.why_ended,
+            at_step=outcome.step,
+            exit_code=code,
+            also_on=outcome.cause.also_on,
+            blames=outcome.cause.blames,
+            victims=outcome.cause.victims,
+        )
         cause = first_cause(
             outcome.cause,
             exit_code=code,
@@ -139,7 +164,7 @@ def _settle_leaving(turn: Turn) -> None:
         return
     code = 128 + state.signal if state.signal is not None else int(ExitCode.DONE)
     waited_s = turn.now.s - (turn.state.drained_s or turn.now.s)
-    due = state.commit is not None and state.away_s is None and not state.is_forced
+    due = state.told_start and state.away_s is None and not state.is_forced
     if due and waited_s < OUTCOME_WAIT_S:
         return
     news.announce(turn, EventKind.STOPPED, "ended here before the job did", exit_code=code)

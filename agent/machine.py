@@ -162,9 +162,8 @@ def _open_job(turn: Turn, event: JobOpened) -> None:
     news.announce(
         turn,
         EventKind.MET,
-        event.store,
-        store=event.store,
-        seconds=event.seconds,
+        endpoint=event.store,
+        took_s=event.seconds,
         node=turn.state.node,
         slots=len(slots),
         kind=slots[0].kind if slots else "",
@@ -175,7 +174,13 @@ def _lose_store(turn: Turn, reason: str) -> None:
     if turn.state.away_s is None:
         turn.set(away_s=turn.now.s)
         turn.because("etcd is away: training goes on, changes wait", reason)
-        news.announce(turn, EventKind.STORE_AWAY, reason, store=turn.state.store)
+        news.announce(
+            turn,
+            EventKind.STORE_AWAY,
+            "training goes on, changes wait",
+            endpoint=turn.state.store,
+            why=reason,
+        )
 
 
 def _meet_store_again(turn: Turn, event: StoreBack) -> None:
@@ -184,7 +189,7 @@ def _meet_store_again(turn: Turn, event: StoreBack) -> None:
     stands = f"{commit.generation.label} stands, nothing lost" if commit else "nothing lost"
     turn.because("etcd answers again", stands)
     news.announce(
-        turn, EventKind.STORE_BACK, stands, store=turn.state.store, silent_s=event.silent_s
+        turn, EventKind.STORE_BACK, stands, endpoint=turn.state.store, away_s=event.silent_s
     )
 
 

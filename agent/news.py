@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from easyscale.agent import planner
+from easyscale.agent import budget
 from easyscale.agent.actions import Announce, Conclude, ShowProgress
 from easyscale.agent.cause import signal_name
 from easyscale.agent.state import OwnWorker, Turn
@@ -86,9 +86,8 @@ def _tell_start(turn: Turn, commit: Commit, former: Commit | None) -> None:
             commit.reason,
             node=state.node,
             workers=len(own),
-            seconds=turn.now.s - state.began_s,
-            logical_workers=sum(counts),
-            shares=planner.shares(counts),
+            took_s=turn.now.s - state.began_s,
+            shares=tuple(sorted(counts, reverse=True)),
         )
     if snapshot is None and not restarted:
         return
@@ -108,11 +107,11 @@ def _tell_start(turn: Turn, commit: Commit, former: Commit | None) -> None:
     announce(
         turn,
         EventKind.RESTORED,
-        commit.reason,
+        commit.reason if restarted else "",
+        at_step=step,
         snapshot=snapshot.name if snapshot else "",
-        snapshot_step=step,
-        path=record.path if record else "",
-        steps_back=back,
+        source=f"{record.nodes[0]}:{record.path}" if record and record.nodes else "",
+        steps_lost=back if restarted else None,
     )
 
 
@@ -205,7 +204,20 @@ def tell_lost(turn: Turn, worker: WorkerId, ending: Ending) -> None:
         exit_code=ending.exit_code,
         signal=signal_name(ending.signal) if ending.signal else None,
         ranks=_ranks_at_fault(ending),
+        restarts=_restarts(turn, worker, ending),
+        restarts_limit=turn.state.settings.max_restarts,
     )
+
+
+def _restarts(turn: Turn, worker: WorkerId, ending: Ending) -> int | None:
+    """How much of the budget is used with this failure; only the leader knows all of them."""
+    state = turn.state
+    if state.token is None or ending.failure is None:
+        return None
+    known = {**dict(budget.failures(state.view)), worker: ending.failure}
+    forgiven = state.settings.timeouts.forgiven_after_steps
+    alike = budget.counted(tuple(known.items()), step=state.step, forgiven_after_steps=forgiven)
+    return budget.incidents(alike)
 
 
 def _ranks_at_fault(ending: Ending) -> tuple[int, ...]:
@@ -346,6 +358,7 @@ def tell_waiting(turn: Turn, reason: str, *, every_s: float = 30.0) -> None:
         reason,
         waited_s=turn.now.s - since if since is not None else 0.0,
         limit_s=state.settings.timeouts.meeting_timeout_s,
-        need=state.settings.min_nodes,
+        wanted=state.settings.min_nodes,
+        missing=max(state.settings.min_nodes - len(state.view.nodes), 0),
         have=tuple(sorted(state.view.nodes)),
     )

@@ -61,5 +61,4 @@ def rebalance_reason(
         f"{node} " + " and ".join(f"{a} → {b}" for a, b in sorted(changes))
         for node, changes in sorted(moves.items())
     )
-    was, becomes = (words.milliseconds(value) for value in step_s)
-    return f"{speeds}: {shifts} a slot; step {was} → {becomes}"
+    return f"{speeds}: {shifts} a slot; step {words.becomes(*step_s)}"

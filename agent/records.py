@@ -7,7 +7,7 @@ import msgspec
 
 from easyscale.agent import news
 from easyscale.agent.actions import DeleteSnapshots, Transact
-from easyscale.agent.state import OwnWorker, State, Turn
+from easyscale.agent.state import OwnWorker, Phase, State, Turn
 from easyscale.messages import SnapshotRejected, SnapshotWritten
 from easyscale.model import ProgressRecord, SnapshotRecord, WorkerId, encode
 from easyscale.rendezvous.store import Compare, Created, Modified, Put
@@ -35,7 +35,7 @@ def record_progress(turn: Turn) -> None:
     fence = _fence(state)
     if main is None or main.report is None or main.stopped or fence is None:
         return
-    if main.entered is None or main.phase.value == "leaving" or state.view.head is None:
+    if main.entered is None or main.phase is Phase.LEAVING or state.view.head is None:
         return
     if turn.now.s - state.progress_s < state.settings.timeouts.progress_every_s:
         return
@@ -71,16 +71,17 @@ def note_snapshot(turn: Turn, worker: OwnWorker, written: SnapshotWritten) -> No
         path=f"{state.settings.snapshot_dir}/{written.name}",
     )
     turn.set(unregistered=(*state.unregistered, record))
-    if written.last:
-        news.announce(
-            turn,
-            EventKind.SNAPSHOT,
-            f"step {written.step:,} written",
-            snapshot_step=written.step,
-            bytes=written.bytes,
-            path=record.path,
-            seconds=written.seconds,
-        )
+    news.announce(
+        turn,
+        EventKind.SNAPSHOT,
+        f"step {written.step:,} written",
+        at_step=written.step,
+        node=worker.id.node,
+        bytes=written.bytes,
+        path=record.path,
+        took_s=written.seconds,
+        snapshot_pause_s=written.pause_s,
+    )
     register_snapshots(turn)
 
 

@@ -16,6 +16,7 @@ from easyscale.reports import EventKind
 
 #: Between the dump of the stacks and the kill.
 DUMP_S = 0.5
+_PHASES = {Pulse.MICRO_STEP: "micro-step", Pulse.EXCHANGE: "reduction"}
 #: A worker in one of these reacts to a commit of mode now at once.
 _WAITS = frozenset({Pulse.WAITING, Pulse.EXCHANGE, Pulse.BROKEN})
 
@@ -44,7 +45,9 @@ def watch(turn: Turn, monotonic_s: float) -> None:
             news.announce(
                 turn,
                 EventKind.HUNG,
-                why,
+                "stacks in its log",
+                at_step=worker.beat.step,
+                phase=_PHASES.get(worker.beat.phase, worker.beat.phase.name.lower()),
                 node=worker.id.node,
                 slot=worker.id.slot,
                 silent_s=monotonic_s - worker.beat.since_s,

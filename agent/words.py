@@ -39,8 +39,8 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def milliseconds(seconds: float) -> str:
-    """`118 ms`, `1.11 s`: three digits."""
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.3g} s"
+def becomes(before_s: float, after_s: float) -> str:
+    """`156 → 118 ms`, `1.2 → 0.86 s`: three digits, one unit."""
+    if before_s < 1:
+        return f"{before_s * 1000:.3g} → {after_s * 1000:.3g} ms"
+    return f"{before_s:.3g} → {after_s:.3g} s"

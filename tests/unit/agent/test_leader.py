@@ -304,7 +304,9 @@ def test_when_all_are_gone_the_newest_snapshot_is_restored_without_waiting_for_m
     assert isinstance(decision, CommitAtOnce)
     assert decision.commit.mode is Mode.RESTORE
     assert decision.commit.workers == (worker("a", 2),)
-    assert decision.commit.reason == "step 30, all were gone"
+    assert decision.commit.reason == "all were gone"
+    assert decision.commit.snapshot is not None
+    assert decision.commit.snapshot.step == 30
 
 
 def test_a_member_that_never_formed_anything_may_start_from_the_snapshot() -> None:
@@ -442,7 +444,7 @@ def test_measured_slots_are_rebalanced_when_it_pays() -> None:
     verdict = settled(job)
     assert isinstance(verdict.decision, Propose)
     assert verdict.decision.plan.reason == (
-        "A 50/s, H 100/s: a 3 → 4, b 3 → 2 a slot; step 60 ms → 40 ms"
+        "A 50/s, H 100/s: a 3 → 4, b 3 → 2 a slot; step 60 → 40 ms"
     )
     assert verdict.decision.plan.workers == (A, B)
 
@@ -530,7 +532,7 @@ def test_an_earlier_outcome_is_where_a_new_start_goes_on_with_a_fresh_budget() -
     assert isinstance(decision, CommitAtOnce)
     assert decision.clears_outcome
     assert decision.commit.snapshot is not None
-    assert decision.commit.reason == "step 50"
+    assert decision.commit.snapshot.step == 50
 
 
 def test_truth_that_cannot_be_read_stops_all_decisions() -> None:

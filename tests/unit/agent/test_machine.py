@@ -1,0 +1,734 @@
+"""One agent: what it does on each event, as actions; time is what the test says it is."""
+
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from easyscale.agent import actions, events, machine
+from easyscale.agent.settings import Identity, LaunchSettings
+from easyscale.agent.state import Phase, Stage
+from easyscale.messages import (
+    Broken,
+    CommitSeen,
+    Committed,
+    Drained,
+    Entered,
+    Finished,
+    Initialised,
+    Planned,
+    Ready,
+    Registered,
+    SnapshotFailed,
+    SnapshotWritten,
+    StepReport,
+)
+from easyscale.model import (
+    Assignment,
+    Cause,
+    Ending,
+    JobState,
+    Mode,
+    Outcome,
+    Plan,
+    Position,
+    ProgressRecord,
+    Wish,
+    WorkerId,
+    decode,
+)
+from easyscale.pulse import Beat
+from easyscale.pulse import Phase as Pulse
+from easyscale.rendezvous.store import Created, Modified, Put
+from easyscale.reports import EventKind, JobEvent
+from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, number, worker
+from tests.support.world import failure
+
+W0, W1 = worker("a"), worker("a/1")
+OTHER = worker("b")
+A = TypeVar("A", bound=actions.Action)
+
+
+class Agent:
+    """Node a with two slots; feed it events, read its actions."""
+
+    def __init__(self, settings: LaunchSettings | None = None, *, slots: int = 2) -> None:
+        self.now = 100.0
+        identity = Identity(
+            node="a", incarnation="a-boot-1", boot_id="boot", host="a", address="a:1"
+        )
+        self.state = machine.begin(
+            settings or launch_settings(), identity, now=machine.Now(s=self.now)
+        )
+        self.done: list[actions.AgentAction] = []
+        self.reasons: list[str] = []
+        self.slots = tuple(events.Slot(name=f"cpu:{i}", kind="cpu") for i in range(slots))
+
+    def take(self, *taken: events.AgentEvent) -> list[actions.AgentAction]:
+        """Feed events; returns what they made the agent do."""
+        before = len(self.done)
+        for event in taken:
+            now = machine.Now(s=self.now, wall_s=self.now)
+            self.state, wanted, reason = machine.step(self.state, event, now)
+            self.done += wanted
+            self.reasons += [reason] if reason else []
+        return self.done[before:]
+
+    def opened(self) -> "Agent":
+        """Everything is up: both workers are forked and asked for."""
+        self.take(
+            events.SlotsFound(slots=self.slots),
+            events.ZygoteReady(torch_version="2", cpu_kind="cpu", seconds=1.0),
+            events.JobOpened(spec=job_spec(), store="etcd", seconds=0.1),
+            events.SnapshotsFound(records=()),
+            events.Enrolled(create_revision=5),
+        )
+        return self
+
+    def registered(self) -> "Agent":
+        """Both workers wait in register."""
+        self.opened()
+        for pid, who in enumerate((W0, W1)[: len(self.slots)], 11):
+            self.take(
+                events.WorkerForked(worker=who, pid=pid),
+                said(who, Initialised(worker=who, pid=pid, torch_version="2", kind="cpu")),
+                said(who, Registered(worker=who, address=f"{who.place}.1")),
+            )
+        return self
+
+    def running(self, job: Job | None = None, *, members: tuple[WorkerId, ...] = ()) -> "Agent":
+        """Both workers are members of generation 1 and have entered it."""
+        self.registered()
+        made = commit(1, members or (W0, W1)[: len(self.slots)])
+        self.view((job or Job()).committed(made))
+        for who in made.workers:
+            if who.node == "a":
+                self.take(said(who, entered(1)))
+        return self
+
+    def view(self, job: Job, *, complete: bool = False) -> list[actions.AgentAction]:
+        return self.take(events.Viewed(view=job.view(), complete=complete))
+
+    def tick(self, beats: dict[WorkerId, Beat] | None = None) -> list[actions.AgentAction]:
+        return self.take(events.Ticked(beats=beats or {}, monotonic_s=self.now))
+
+    def exits(self, who: WorkerId, *, code: int | None = None, signal: int | None = None,
+              ) -> list[actions.AgentAction]:  # fmt: skip
+        return self.take(
+            events.WorkerExited(worker=who, pid=1, exit_code=code, signal=signal, last_words="")
+        )
+
+    def ending(self, who: WorkerId) -> Ending:
+        written = [w for w in of(self.done, actions.Write) if w.key == KEYS.gone_worker(who)]
+        assert written, f"nothing was written about {who}"
+        return decode(written[-1].value, Ending, source="gone")
+
+    @property
+    def announced(self) -> list[JobEvent]:
+        return [each.event for each in of(self.done, actions.Announce)]
+
+
+def of(done: list[actions.AgentAction], kind: type[A]) -> list[A]:
+    return [action for action in done if isinstance(action, kind)]
+
+
+def said(who: WorkerId, message: object) -> events.WorkerSaid:
+    return events.WorkerSaid(worker=who, message=message)  # type: ignore[arg-type]
+
+
+def entered(generation: int, position: int = 0, pause_s: float = 0.0) -> Entered:
+    return Entered(
+        generation=number(generation), position=Position(position), step=position,
+        has_state=True, pause_s=pause_s,
+    )  # fmt: skip
+
+
+def report(step: int, *, micro_step_s: float | None = None) -> StepReport:
+    return StepReport(
+        position=Position(step), step=step, steps=100, epoch=0, epochs=1,
+        metrics={"loss": 1.0 / (step + 1)}, step_s=0.1, micro_step_s=micro_step_s,
+        exchange_wait_s=None, data_wait_s=None, samples_per_step=8,
+    )  # fmt: skip
+
+
+def beat(phase: Pulse, *, position: int = 3, since_s: float = 100.0) -> Beat:
+    return Beat(
+        phase=phase, position=position, step=position, rank=1, micro_steps=1, since_s=since_s
+    )
+
+
+def plan(generation: int, *workers: WorkerId) -> Plan:
+    return Plan(
+        generation=number(generation), mode=Mode.BOUNDARY, main=workers[0], reason="as told",
+        assignments=tuple(Assignment(who, ()) for who in workers),
+    )  # fmt: skip
+
+
+# --- starting ----------------------------------------------------------------------------------
+
+
+def test_workers_are_forked_once_the_zygote_and_the_job_are_there() -> None:
+    agent = Agent()
+    early = agent.take(
+        events.SlotsFound(slots=agent.slots),
+        events.ZygoteReady(torch_version="2", cpu_kind="cpu", seconds=1.0),
+    )
+    assert of(early, actions.Fork) == []
+    done = agent.take(events.JobOpened(spec=job_spec(), store="etcd", seconds=0.1))
+    assert [fork.worker for fork in of(done, actions.Fork)] == [W0, W1]
+
+
+def test_a_node_never_runs_more_workers_than_the_job_has_logical_ones() -> None:
+    agent = Agent(slots=9)
+    assert len(of(agent.opened().done, actions.Fork)) == 4
+    spare = Agent(launch_settings(standby=True), slots=9)
+    assert len(of(spare.opened().done, actions.Fork)) == 5
+
+
+def test_the_registration_follows_what_the_workers_are() -> None:
+    agent = Agent().opened()
+    states = [slot.state for slot in of(agent.done, actions.Enrol)[-1].record.slots]
+    assert states == ["starting", "starting"]
+    agent.registered()
+    record = of(agent.done, actions.Enrol)[-1].record
+    assert [(slot.state, slot.address) for slot in record.slots] == [
+        ("standby", "a/cpu:0.1"),
+        ("standby", "a/cpu:1.1"),
+    ]
+
+
+def test_an_agent_stands_for_election_once_after_its_first_registration() -> None:
+    agent = Agent().opened()
+    assert len(of(agent.done, actions.Campaign)) == 1
+    again = agent.take(events.LeaseEnded(reason="x"), events.Enrolled(create_revision=50))
+    assert of(again, actions.Campaign) == []
+
+
+# --- commits and plans -------------------------------------------------------------------------
+
+
+def test_a_plan_reaches_its_workers_once_and_their_answer_the_store() -> None:
+    agent = Agent().running()
+    job = Job().committed(commit(1, [W0, W1])).planned(plan(2, W0, W1, OTHER))
+    told = of(agent.view(job), actions.Tell)
+    assert [(t.worker, type(t.message)) for t in told] == [(W0, Planned), (W1, Planned)]
+    assert of(agent.view(job), actions.Tell) == []
+    written = of(agent.take(said(W0, Ready(generation=number(2)))), actions.Write)
+    assert [(w.key, w.leased) for w in written] == [(KEYS.ready(number(2), W0), True)]
+
+
+def test_a_commit_reaches_its_members_and_whoever_it_leaves_out() -> None:
+    agent = Agent().running()
+    job = Job().committed(commit(2, [W0, OTHER], mode=Mode.BOUNDARY))
+    told = of(agent.view(job), actions.Tell)
+    assert {t.worker for t in told} == {W0, W1}
+    assert all(isinstance(t.message, Committed) for t in told)
+    assert agent.state.workers["cpu:1"].phase is Phase.LEAVING
+
+
+def test_a_commit_that_a_worker_heard_from_a_peer_is_passed_on_while_the_store_is_away() -> None:
+    agent = Agent().running()
+    agent.take(events.StoreAway(reason="no answer"))
+    newer = commit(2, [W0, W1, OTHER], mode=Mode.BOUNDARY)
+    done = agent.take(said(W0, CommitSeen(commit=newer)))
+    assert W1 in {tell.worker for tell in of(done, actions.Tell)}
+
+
+def test_an_older_commit_is_ignored() -> None:
+    agent = Agent().running()
+    agent.view(Job().committed(commit(3, [W0, W1], mode=Mode.NOW)))
+    assert of(agent.view(Job().committed(commit(2, [W0], mode=Mode.NOW))), actions.Tell) == []
+
+
+def test_the_same_number_with_other_content_is_reported_and_never_joined() -> None:
+    agent = Agent().running()
+    before = len(agent.reasons)
+    done = agent.view(Job().committed(commit(1, [W0])))
+    assert of(done, actions.Tell) == []
+    assert agent.reasons[before] == "gen 1 ignored: same number, other content"
+
+
+def test_a_worker_that_registers_after_its_commit_hears_of_it() -> None:
+    agent = Agent().opened()
+    agent.view(Job().committed(commit(1, [W0, W1])))
+    done = agent.take(
+        events.WorkerForked(worker=W0, pid=1), said(W0, Registered(worker=W0, address="x:1"))
+    )
+    assert W0 in {tell.worker for tell in of(agent.done, actions.Tell)}
+    assert done is not None
+
+
+def test_an_excluded_worker_that_does_not_leave_its_wait_is_killed_after_a_grace() -> None:
+    agent = Agent().running()
+    agent.view(Job().committed(commit(2, [W0], mode=Mode.NOW)))
+    agent.now += 1.9
+    assert of(agent.tick(), actions.KillWorker) == []
+    agent.now += 0.2
+    assert [kill.worker for kill in of(agent.tick(), actions.KillWorker)] == [W1]
+
+
+def test_a_drained_worker_has_all_the_time_until_the_boundary() -> None:
+    agent = Agent().running()
+    agent.view(Job().committed(commit(2, [W0], mode=Mode.BOUNDARY)))
+    agent.now += 500.0
+    assert of(agent.tick(), actions.KillWorker) == []
+
+
+def test_entering_is_said_in_the_store_and_to_people_with_the_pause() -> None:
+    agent = Agent().running()
+    agent.view(Job().committed(commit(2, {W0: range(4)}, mode=Mode.NOW)))
+    done = agent.take(said(W0, entered(2, 7, pause_s=0.083)))
+    assert KEYS.entry(number(2), W0) in {write.key for write in of(done, actions.Write)}
+    line = agent.announced[-1]
+    assert line.event is EventKind.RECOVERED
+    assert line.facts["pause_s"] == pytest.approx(0.083)
+    assert line.facts["ranks_moved"] == (1, 3)
+
+
+def test_a_broken_report_goes_to_the_store_under_the_lease() -> None:
+    agent = Agent().running()
+    broken = Broken(
+        generation=number(1), position=Position(3), suspects=(OTHER,), reason="connection reset"
+    )
+    written = of(agent.take(said(W0, broken)), actions.Write)
+    assert [(w.key, w.leased) for w in written] == [(KEYS.broken(number(1), W0), True)]
+
+
+# --- endings of workers ------------------------------------------------------------------------
+
+
+def test_a_killed_worker_is_proof_news_and_replaced_at_once() -> None:
+    agent = Agent().running()
+    done = agent.exits(W1, signal=9)
+    ending = agent.ending(W1)
+    assert (ending.signal, ending.failure is not None, ending.drained) == (9, True, False)
+    assert agent.announced[-1].event is EventKind.LOST
+    assert agent.announced[-1].facts["signal"] == "SIGKILL"
+    assert [fork.worker for fork in of(done, actions.Fork)] == [worker("a/1", 2)]
+
+
+def test_a_worker_that_raised_is_replaced_a_moment_later_and_longer_each_time() -> None:
+    agent = Agent().running()
+    agent.take(said(W1, failure(rank=3, step=5)))
+    assert of(agent.exits(W1, code=1), actions.Fork) == []
+    agent.now += 0.5
+    assert [fork.worker for fork in of(agent.tick(), actions.Fork)] == [worker("a/1", 2)]
+    agent.take(said(worker("a/1", 2), failure(rank=3, step=5)))
+    agent.exits(worker("a/1", 2), code=1)
+    agent.now += 0.5
+    assert of(agent.tick(), actions.Fork) == []
+    assert machine.deadline(agent.state, machine.Now(s=agent.now)) == pytest.approx(agent.now + 0.5)
+
+
+def test_a_script_that_can_never_work_is_not_started_again() -> None:
+    agent = Agent().opened()
+    agent.take(events.WorkerForked(worker=W0, pid=1))
+    agent.exits(W0, code=0)
+    agent.now += 1000.0
+    assert of(agent.tick(), actions.Fork) == []
+    assert agent.ending(W0).failure is not None
+
+
+def test_a_drained_worker_counts_as_no_failure_and_its_slot_gets_a_standby() -> None:
+    agent = Agent().running()
+    agent.view(Job().committed(commit(2, [W0], mode=Mode.BOUNDARY)))
+    agent.take(said(W1, Drained(generation=number(2), step=9)))
+    done = agent.exits(W1, code=0)
+    ending = agent.ending(W1)
+    assert ending.drained
+    assert ending.failure is None
+    assert ending.step == 9
+    assert len(of(done, actions.Fork)) == 1
+    assert EventKind.LOST not in {line.event for line in agent.announced}
+
+
+def test_a_finished_worker_ends_in_order_and_nobody_takes_its_place() -> None:
+    agent = Agent().running()
+    agent.take(said(W0, finished()))
+    done = agent.exits(W0, code=0)
+    assert agent.ending(W0).finished
+    assert agent.ending(W0).digest == "ab"
+    assert of(done, actions.Fork) == []
+
+
+def test_main_failing_after_the_end_of_training_is_a_failure() -> None:
+    agent = Agent().running()
+    agent.take(said(W0, finished()), said(W0, failure(rank=None, step=9)))
+    agent.exits(W0, code=1)
+    assert not agent.ending(W0).finished
+    assert agent.ending(W0).failure is not None
+
+
+def test_somebody_else_failing_after_the_end_of_training_is_not() -> None:
+    agent = Agent().running()
+    agent.take(said(W1, finished()))
+    agent.exits(W1, signal=15)
+    assert agent.ending(W1).finished
+
+
+def finished() -> Finished:
+    return Finished(position=Position(9), step=9, digest="ab", metrics={}, epochs=1)
+
+
+def test_words_of_a_worker_that_has_ended_are_nobodys() -> None:
+    agent = Agent().running()
+    agent.exits(W1, signal=9)
+    assert of(agent.take(said(W1, entered(1))), actions.Write) == []
+
+
+def test_a_lost_zygote_takes_its_workers_and_then_the_agent_with_it() -> None:
+    agent = Agent().running()
+    done = agent.take(events.ZygoteLost(reason="killed by SIGKILL"))
+    assert {w.key for w in of(done, actions.Write)} >= {
+        KEYS.gone_worker(W0),
+        KEYS.gone_worker(W1),
+    }
+    assert of(done, actions.Exit)[0].code == 1
+
+
+# --- the store ---------------------------------------------------------------------------------
+
+
+def test_an_outage_of_the_store_touches_no_worker() -> None:
+    agent = Agent().running()
+    done = agent.take(events.StoreAway(reason="no answer"), events.StoreBack(silent_s=21.7))
+    assert of(done, actions.StopWorker) + of(done, actions.KillWorker) == []
+    assert [line.event for line in agent.announced[-2:]] == [
+        EventKind.STORE_AWAY,
+        EventKind.STORE_BACK,
+    ]
+
+
+def test_after_a_lost_lease_the_agent_offers_what_it_knows_and_says_everything_again() -> None:
+    agent = Agent().running()
+    agent.exits(W1, signal=9)
+    record = of(agent.take(events.LeaseEnded(reason="the store ended it")), actions.Enrol)[0].record
+    assert record.commit == commit(1, [W0, W1])
+    assert record.formed == number(1)
+    again = of(agent.take(events.Enrolled(create_revision=77)), actions.Write)
+    assert {w.key for w in again} == {KEYS.entry(number(1), W0), KEYS.gone_worker(W1)}
+    confirmed = agent.view(Job().committed(commit(1, [W0, W1])))
+    assert of(confirmed, actions.Enrol)[-1].record.commit is None  # the store knows it
+
+
+def test_progress_is_recorded_once_a_second_under_the_fence_by_mains_agent() -> None:
+    agent = Agent().running()
+    job = Job().committed(commit(1, [W0, W1]))
+    agent.view(job)
+    agent.now += 2.0
+    done = agent.take(said(W0, report(3)), said(W0, report(4)))
+    txn = of(done, actions.Transact)
+    assert len(txn) == 1
+    assert txn[0].compares == (
+        Modified(KEYS.head, job.view().head_revision),
+        Created(KEYS.node("a"), 5),
+    )
+    put = txn[0].operations[0]
+    assert isinstance(put, Put)
+    assert decode(put.value, ProgressRecord, source="progress").step == 3
+
+
+def test_nobody_but_mains_agent_records_progress() -> None:
+    agent = Agent().running(members=(OTHER, W0))
+    agent.view(Job().committed(commit(1, [OTHER, W0])))
+    agent.now += 2.0
+    assert of(agent.take(said(W0, report(3))), actions.Transact) == []
+
+
+def written(step: int) -> SnapshotWritten:
+    return SnapshotWritten(
+        name=f"step-{step:08}", step=step, epoch=0, digest="d", bytes=9, generation=number(1),
+        pause_s=0.0, seconds=0.1, last=False,
+    )  # fmt: skip
+
+
+def test_a_snapshot_is_registered_and_what_it_supersedes_is_marked_first_then_deleted() -> None:
+    agent = Agent(launch_settings(snapshot_keep=2)).running()
+    job = Job().committed(commit(1, [W0, W1])).snapshot(10).snapshot(20)
+    agent.view(job)
+    done = agent.take(said(W0, written(30)))
+    txn = of(done, actions.Transact)[0]
+    assert [put.key for put in txn.operations if isinstance(put, Put)] == [
+        KEYS.snapshot("step-00000030"),
+        KEYS.snapshot("step-00000010"),
+    ]
+    assert of(done, actions.DeleteSnapshots) == []
+    agent.take(events.Transacted(name=txn.name, succeeded=True))
+    marked = Job().committed(commit(1, [W0, W1])).snapshot(10, superseded=True).snapshot(20)
+    assert of(agent.view(marked), actions.DeleteSnapshots)[0].names == ("step-00000010",)
+
+
+def test_a_snapshot_waits_for_a_store_that_is_away() -> None:
+    agent = Agent().running()
+    agent.take(events.StoreAway(reason="x"))
+    assert of(agent.take(said(W0, written(30))), actions.Transact) == []
+    agent.take(events.StoreBack(silent_s=9.0))
+    assert of(agent.tick(), actions.Transact)[0].name == "snapshot step-00000030"
+
+
+def test_a_snapshot_that_was_not_written_is_a_line_and_no_end() -> None:
+    agent = Agent().running()
+    agent.take(said(W0, SnapshotFailed(step=66, reason="disk full on a, 0 B free")))
+    assert agent.announced[-1].event is EventKind.SNAPSHOT_FAILED
+    assert agent.announced[-1].step == 66
+
+
+# --- leading -----------------------------------------------------------------------------------
+
+
+def leading() -> Agent:
+    agent = Agent().registered()
+    agent.take(events.Elected(token=9))
+    return agent
+
+
+def registered_job() -> Job:
+    return Job().put(KEYS.leader, "a").node("a", "standby", "standby")
+
+
+def test_a_leader_decides_on_a_complete_view_and_only_once() -> None:
+    agent = leading()
+    assert of(agent.view(registered_job()), actions.Transact) == []
+    done = agent.view(registered_job(), complete=True)
+    txn = of(done, actions.Transact)
+    assert len(txn) == 1
+    assert txn[0].compares[0] == Created(KEYS.leader, 9)
+    assert of(agent.view(registered_job(), complete=True), actions.Transact) == []
+
+
+def test_a_decision_that_was_refused_is_thought_over_with_the_next_view() -> None:
+    agent = leading()
+    txn = of(agent.view(registered_job(), complete=True), actions.Transact)[0]
+    agent.take(events.Transacted(name=txn.name, succeeded=False))
+    fresh = registered_job().node("b", "starting").drop(KEYS.node("b"))
+    assert len(of(agent.view(fresh, complete=True), actions.Transact)) == 1
+
+
+def test_whoever_was_deposed_decides_nothing_more() -> None:
+    agent = leading()
+    agent.take(events.Deposed(reason="the lease was not renewed for 4.1 s"))
+    assert of(agent.view(registered_job(), complete=True), actions.Transact) == []
+
+
+# --- hangs -------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_late_while_its_peer_waits_is_dumped_then_killed() -> None:
+    agent = Agent().running()
+    agent.take(said(W0, report(3)), said(W1, report(3)))
+    agent.now = 111.0
+    beats = {W0: beat(Pulse.EXCHANGE), W1: beat(Pulse.MICRO_STEP)}
+    done = agent.tick(beats)
+    assert [dump.worker for dump in of(done, actions.DumpStacks)] == [W1]
+    assert of(done, actions.KillWorker) == []
+    agent.now += 0.5
+    assert [kill.worker for kill in of(agent.tick(beats), actions.KillWorker)] == [W1]
+    agent.exits(W1, signal=9)
+    ending = agent.ending(W1)
+    assert ending.failure is not None
+    assert ending.failure.type == "hung"
+
+
+def test_when_all_are_slow_alike_nobody_is_hung() -> None:
+    agent = Agent().running()
+    agent.take(said(W0, report(3)), said(W1, report(3)))
+    agent.now = 200.0
+    done = agent.tick({W0: beat(Pulse.MICRO_STEP), W1: beat(Pulse.MICRO_STEP)})
+    assert of(done, actions.DumpStacks) == []
+
+
+def test_main_may_write_a_checkpoint_for_minutes() -> None:
+    agent = Agent().running()
+    agent.take(said(W0, report(3)), said(W1, report(3)))
+    agent.now = 100.0 + 599.0
+    beats = {W0: beat(Pulse.OUTER_BODY), W1: beat(Pulse.EXCHANGE)}
+    assert of(agent.tick(beats), actions.DumpStacks) == []
+    agent.now += 2.0
+    assert len(of(agent.tick(beats), actions.DumpStacks)) == 1
+
+
+def test_the_first_step_has_ten_minutes() -> None:
+    agent = Agent().running()
+    agent.now = 300.0
+    beats = {W0: beat(Pulse.EXCHANGE), W1: beat(Pulse.MICRO_STEP)}
+    assert of(agent.tick(beats), actions.DumpStacks) == []
+
+
+def test_the_persons_own_hang_timeout_wins() -> None:
+    agent = Agent(launch_settings(hang_timeout_s=2.0)).running()
+    agent.now = 102.5
+    beats = {W0: beat(Pulse.EXCHANGE), W1: beat(Pulse.MICRO_STEP)}
+    assert len(of(agent.tick(beats), actions.DumpStacks)) == 1
+
+
+def test_a_waiting_worker_that_ignores_a_commit_is_hung() -> None:
+    agent = Agent().running()
+    agent.view(Job().committed(commit(2, [W0, W1], mode=Mode.NOW)))
+    agent.take(said(W0, entered(2)))
+    agent.now += 5.5
+    done = agent.tick({W0: beat(Pulse.EXCHANGE), W1: beat(Pulse.EXCHANGE)})
+    assert [dump.worker for dump in of(done, actions.DumpStacks)] == [W1]
+
+
+# --- leaving -----------------------------------------------------------------------------------
+
+
+def test_a_signal_asks_for_a_boundary_and_touches_no_member() -> None:
+    agent = Agent().running()
+    done = agent.take(events.Signalled(number=15, sender="slurmstepd"))
+    assert of(done, actions.StopWorker) == []
+    wish = next(w for w in of(done, actions.Write) if w.key == KEYS.wish("drain-a"))
+    assert decode(wish.value, Wish, source="wish").by == "SIGTERM from slurmstepd, 30 s grace"
+    record = of(done, actions.Enrol)[-1].record
+    assert {slot.state for slot in record.slots} == {"draining"}
+
+
+def test_a_second_signal_kills_and_exits_with_128_and_its_number() -> None:
+    agent = Agent().running()
+    agent.take(events.Signalled(number=2))
+    done = agent.take(events.Signalled(number=2))
+    assert {kill.worker for kill in of(done, actions.KillWorker)} == {W0, W1}
+    agent.exits(W0, signal=9)
+    done = agent.exits(W1, signal=9)
+    assert of(done, actions.Exit)[0].code == 130
+
+
+def test_the_grace_ends_hard() -> None:
+    agent = Agent().running()
+    agent.take(events.Signalled(number=15))
+    assert machine.deadline(agent.state, machine.Now(s=agent.now)) == pytest.approx(130.0)
+    agent.now = 130.0
+    assert len(of(agent.tick(), actions.KillWorker)) == 2
+
+
+def test_a_signal_before_anything_runs_ends_at_once() -> None:
+    agent = Agent().registered()
+    done = agent.take(events.Signalled(number=2))
+    assert {stop.worker for stop in of(done, actions.StopWorker)} == {W0, W1}
+    agent.exits(W0, signal=15)
+    assert of(agent.exits(W1, signal=15), actions.Exit)[0].code == 130
+
+
+def test_a_node_whose_job_goes_on_elsewhere_leaves_with_0() -> None:
+    agent = Agent().running(members=(W0, W1, OTHER))
+    agent.take(events.Signalled(number=15))
+    agent.view(Job().committed(commit(2, [OTHER], mode=Mode.BOUNDARY)))
+    for who in (W0, W1):
+        agent.take(said(who, Drained(generation=number(2), step=8)))
+    agent.exits(W0, code=0)
+    done = agent.exits(W1, code=0)
+    assert [type(action) for action in done][-3:] == [
+        actions.Resign,
+        actions.Leave,
+        actions.Exit,
+    ]
+    assert of(done, actions.Exit)[0].code == 0
+
+
+def test_the_outcome_of_a_paused_job_is_waited_for() -> None:
+    agent = Agent().running()
+    agent.take(events.Signalled(number=15))
+    pause = msgspec.structs.replace(commit(2, [W0], mode=Mode.BOUNDARY), members=(), main=None)
+    job = Job().committed(commit(1, [W0, W1])).committed(pause)
+    agent.view(job)
+    for who in (W0, W1):
+        agent.take(said(who, Drained(generation=number(2), step=8)))
+    agent.exits(W0, code=0)
+    assert of(agent.exits(W1, code=0), actions.Exit) == []
+    outcome = Outcome(state=JobState.STOPPED, exit_code=0, reason="node a (SIGTERM)", step=8)
+    done = agent.view(job.outcome(outcome))
+    assert of(done, actions.Exit)[0].code == 143
+    assert of(done, actions.Conclude)[0].summary.step == 8
+
+
+def test_a_wish_drains_this_node_without_a_grace() -> None:
+    agent = Agent().running(members=(W0, W1, OTHER))
+    agent.view(Job().committed(commit(1, [W0, W1, OTHER])).wish("drain", "a", by="ann"))
+    assert agent.state.stage is Stage.LEAVING
+    assert agent.state.leave_by_s is None
+    agent.take(events.Signalled(number=2))
+    assert agent.state.leave_by_s == pytest.approx(130.0)
+
+
+def test_one_slot_that_is_drained_leaves_the_others_alone() -> None:
+    agent = Agent().running()
+    agent.view(Job().committed(commit(1, [W0, W1])).wish("drain", "a", "cpu:1"))
+    assert agent.state.stage is Stage.RUNNING
+    record = of(agent.done, actions.Enrol)[-1].record
+    assert [slot.state for slot in record.slots] == ["in_use", "draining"]
+
+
+def test_a_device_that_goes_away_is_drained_and_one_that_comes_gets_a_worker() -> None:
+    agent = Agent().running()
+    kept, new = agent.slots[0], events.Slot(name="cpu:7", kind="cpu")
+    done = agent.take(events.SlotsFound(slots=(kept, new), reason="cpu:1 was taken"))
+    assert [fork.worker.slot for fork in of(done, actions.Fork)] == ["cpu:7"]
+    states = {slot.slot: slot.state for slot in of(done, actions.Enrol)[-1].record.slots}
+    assert states == {"cpu:0": "in_use", "cpu:1": "draining", "cpu:7": "starting"}
+
+
+# --- the end -----------------------------------------------------------------------------------
+
+
+def test_a_failed_job_stops_the_workers_then_shows_the_first_cause() -> None:
+    agent = Agent().running(members=(W0, W1, OTHER))
+    dead = Agent().running()
+    dead.take(said(W0, failure(rank=3, step=5)))
+    dead.exits(W0, code=1)
+
+    culprit = dead.ending(W0).failure
+    assert culprit is not None
+    cause = Cause(
+        worker=OTHER, failure=culprit, why_ended="rank 3 failed on 3 slots", blames="script",
+        also_on=(), victims=2,
+    )  # fmt: skip
+    outcome = Outcome(state=JobState.FAILED, exit_code=1, reason="x", cause=cause)
+    job = Job().committed(commit(1, [W0, W1, OTHER]))
+    done = agent.view(job.outcome(outcome))
+    assert {stop.worker for stop in of(done, actions.StopWorker)} == {W0, W1}
+    agent.exits(W0, signal=15)
+    done = agent.exits(W1, signal=15)
+    assert of(done, actions.ReportCause)[0].cause.headline.startswith("ValueError")
+    assert of(done, actions.Exit)[0].code == 1
+    assert agent.ending(W0).failure is None  # stopped by us is no failure
+
+
+def test_an_outcome_of_an_earlier_launch_ends_nobody() -> None:
+    agent = Agent().registered()
+    agent.state = replace(agent.state, first_revision=500)
+    old = Job().committed(commit(1, [OTHER]))
+    old.outcome(Outcome(state=JobState.FINISHED, exit_code=0, reason="x"))
+    assert of(agent.view(old), actions.StopWorker) == []
+    assert agent.state.stage is Stage.RUNNING
+
+
+def test_progress_is_shown_thinly() -> None:
+    agent = Agent().running()
+    for step in range(20):
+        agent.now += 0.1
+        agent.take(said(W0, report(step)))
+    shown = of(agent.done, actions.ShowProgress)
+    assert 3 <= len(shown) <= 5
+    assert shown[-1].progress.metric == "loss"
+    assert shown[-1].progress.slots == 2
+
+
+def test_the_story_is_bounded_and_holds_event_decision_and_reason() -> None:
+    agent = Agent().running()
+    for i in range(600):
+        agent.take(events.LeaseEnded(reason=f"time {i}"))
+    assert len(agent.state.story) == 500
+    last = agent.state.story[-1]
+    assert (last.event, last.decision, last.reason) == (
+        "LeaseEnded",
+        "registers again",
+        "time 599",
+    )
+
+
+def test_a_step_is_a_pure_function_of_its_arguments() -> None:
+    agent = Agent().running()
+    event = events.WorkerExited(worker=W1, pid=1, exit_code=None, signal=9, last_words="")
+    now = machine.Now(s=200.0)
+    assert machine.step(agent.state, event, now) == machine.step(agent.state, event, now)

@@ -19,6 +19,7 @@ from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.group import Wait
 from easyscale.runtime.headers import Operation, OperationKind
 from easyscale.runtime.metrics import Means, RankReport, Reports, Scalar, checked
+from easyscale.runtime.overlap import Overlap
 from easyscale.runtime.partials import Partials
 from easyscale.runtime.randomness import OuterStream, key
 from easyscale.runtime.record import Record
@@ -53,6 +54,8 @@ class StepWork:
         #: Logical rank 0's, which are kept.
         self.kept_buffers: list[torch.Tensor] | None = None
         self.outer_stream: OuterStream = training.streams.capture()
+        #: Watches the last micro-step here, whose backward hides the exchange.
+        self._overlap: Overlap | None = None
         self.means: Means | None = None
         self._checked_layout = False
         if self._slots and (shared or self._n > 1):
@@ -70,6 +73,22 @@ class StepWork:
         self.reports.drop(ranks)
         if 0 in ranks:
             self.kept_buffers = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the exchange knows of the last micro-step here."""
+        return self._overlap is not None
+
+    def watch(self, exchange: Exchange, operation: Operation, rank: int | None) -> None:
+        """Let the exchange begin while the last micro-step here runs, where all members do."""
+        self._overlap = exchange.overlap(
+            operation,
+            self.partials,
+            rank=rank,
+            factor=1.0 / self._n,
+            parameters=self._parameters,  # type: ignore[arg-type]  # leaf tensors have the hooks too
+        )
+        self._overlap.__enter__()
 
     def at_boundary(self, state: State) -> State:
         """Put back what the micro-steps of this step have changed in a state that was captured."""
@@ -92,7 +111,13 @@ class StepWork:
         self.clear_gradients()
         weight = self.reports.weight(rank)
         factor = 1.0 / self._n if weight is None else weight
-        self.partials.push(rank, gradients, factor=factor)
+        if self._overlap is not None and self._overlap.rank == rank:
+            self._overlap.__exit__(None, None, None)
+            # Given away with the factor of an unweighted step: it is exchanged again then.
+            self._overlap.is_dirty |= weight is not None
+            self.partials.defer(rank, gradients, factor=factor)
+        else:
+            self.partials.push(rank, gradients, factor=factor)
         if self.boundary_buffers is not None:
             if rank == 0:
                 self.kept_buffers = [slot.tensor.clone() for slot in self._slots]

@@ -48,6 +48,7 @@ from easyscale.runtime.record import Record
 from easyscale.runtime.session import Session, leave
 from easyscale.runtime.snapshots import Origin, SnapshotWriter
 from easyscale.runtime.state import State
+from easyscale.runtime.step import StepWork
 from easyscale.runtime.team import EndWork, Work
 from easyscale.runtime.timing import middle
 from easyscale.runtime.training import Training
@@ -77,6 +78,8 @@ class Together:
         self._share: Share | None = None
         #: What all members said in the last operation of this generation.
         self._headers: tuple[GenerationNumber, ...] = ()
+        #: The last step's micro-steps gave weights.
+        self._weighted = False
         self._waits_for = ""
         self._left_for: GenerationNumber | None = None
         self._ranks: tuple[int, ...] = ()
@@ -142,6 +145,8 @@ class Together:
                 break
             if work.todo:
                 rank = work.todo.pop(0)
+                if not work.todo:
+                    self._watch_last(work, rank)
                 evaluates = work.kind is OperationKind.EVALUATION
                 self._beat(Phase.EVALUATION if evaluates else Phase.MICRO_STEP, rank=rank)
                 return rank
@@ -161,10 +166,24 @@ class Together:
 
     # --- operations ------------------------------------------------------------------------------
 
+    def _watch_last(self, work: Work, rank: int | None) -> None:
+        """The exchange of a step may start while its last micro-step here still runs."""
+        exchange = self._exchange
+        if exchange is None or exchange.group.size == 1 or not isinstance(work, StepWork):
+            return
+        # Weights are known after the micro-step only; who gave them once gives them again.
+        if not work.is_watched and not self._weighted:
+            work.watch(exchange, self._operation(work), rank)
+
+    def _operation(self, work: Work) -> Operation:
+        return Operation(work.kind, self._training.place.position, self._spans())
+
     def _complete(self, work: Work) -> None:
         """Bring the shares together, or enter the generation that a break leads to."""
         assert self._exchange is not None
-        operation = Operation(work.kind, self._training.place.position, self._spans())
+        operation = self._operation(work)
+        if not work.held:
+            self._watch_last(work, None)
         membership = self._exchange.group.membership
         assert self._entering is not None
         wait = self._entering.wait(
@@ -192,6 +211,7 @@ class Together:
         training.timing.end_operation()
         self._standing.record = record
         self._headers = record.newest
+        self._weighted = any(record.weighted)
         for exchange in self._left:
             exchange.close()
             exchange.group.close()

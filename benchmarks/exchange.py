@@ -26,7 +26,7 @@ from easyscale.model import (  # the path above comes first
     Mode,
     WorkerId,
 )
-from easyscale.runtime import reduction, tree
+from easyscale.runtime import siblings, tree
 from easyscale.runtime.buckets import TensorLayout
 from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.group import Membership, Wait, form
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--elements", type=int, nargs="+", default=[M, 4 * M, 16 * M])
     parser.add_argument("--buckets", type=int, nargs="+", default=[4 * M])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--chunk", type=int, default=reduction.CHUNK_ELEMENTS)
+    parser.add_argument("--cell", type=int, default=siblings.CELL_ELEMENTS)
     parser.add_argument("--member", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, size: int, *, elements: int, bucket: int) -
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--folder", folder, "--rounds", str(options.rounds)]
         command += ["--processes", str(size), "--elements", str(elements)]
-        command += ["--buckets", str(bucket), "--chunk", str(options.chunk)]
+        command += ["--buckets", str(bucket), "--cell", str(options.cell)]
         started = [
             subprocess.Popen([*command, "--member", str(rank)], stdout=subprocess.PIPE, text=True)
             for rank in range(size)
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, size: int, *, elements: int, bucket: int) -
 
 def member(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
-    reduction.CHUNK_ELEMENTS = options.chunk
+    siblings.CELL_ELEMENTS = options.cell
     size, elements = options.processes[0], options.elements[0]
     rank, folder = options.member, options.folder
     worker = [WorkerId("bench", "0", f"cpu:{index}", 0) for index in range(size)]

@@ -11,10 +11,9 @@ import torch
 from easyscale.model import Span
 from easyscale.runtime import tree
 from easyscale.runtime.buckets import Bucket
+from easyscale.runtime.siblings import Siblings
 from easyscale.runtime.transport import Transport
 
-#: Parts that siblings send each other: small enough to hide the addition behind the transfer.
-CHUNK_ELEMENTS = 1 << 18
 #: Writes this process's sums of one subtree into views of a flat bucket.
 Fill = Callable[[Span, Sequence[torch.Tensor]], None]
 
@@ -30,6 +29,8 @@ class Reduction:
         self.views = tuple(
             bucket.views(flat) for bucket, flat in zip(self.buckets, self.flats, strict=True)
         )
+        #: Of the next transfer between siblings; all members count alike.
+        self._tag = 0
         self._scratch: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
     def reduce(self, index: int, layout: Sequence[Sequence[Span]], fill: Fill) -> None:
@@ -44,34 +45,13 @@ class Reduction:
             self._by_shards(index, layout, fill)
 
     def _halve_and_double(self, flat: torch.Tensor, order: Sequence[int]) -> None:
-        place = order.index(self._transport.rank)
-        depth = len(order).bit_length() - 1
-        received = self._memory("received", flat.dtype, flat.numel() // 2)
-        whole = flat
-        halves: list[tuple[int, torch.Tensor, torch.Tensor]] = []
-        for bit in range(depth):
-            peer, is_right = order[place ^ 1 << bit], bool(place >> bit & 1)
-            lower, upper = whole.chunk(2)
-            kept, given = (upper, lower) if is_right else (lower, upper)
-            own = _parts(kept)
-            theirs = _parts(received[: kept.numel()])
-
-            def add(
-                index: int,
-                own: Sequence[torch.Tensor] = own,
-                theirs: Sequence[torch.Tensor] = theirs,
-                *,
-                is_right: bool = is_right,
-            ) -> None:
-                left, right = (theirs, own) if is_right else (own, theirs)
-                torch.add(left[index], right[index], out=own[index])
-
-            # One part is added while the next ones travel.
-            self._transport.swap(peer, send=_parts(given), into=theirs, arrived=add)
-            halves.append((peer, kept, given))
-            whole = kept
-        for peer, kept, given in reversed(halves):
-            self._transport.swap(peer, send=[kept], into=[given])
+        # The sum of two has no order, and gloo's own all-reduce wakes threads less often.
+        if self._transport.size == 2 and self._transport.sum_of_two(flat):  # noqa: PLR2004
+            return
+        received = self._memory("received", flat.dtype, flat.numel())
+        siblings = Siblings(self._transport, order, flat, received, first_tag=self._tag)
+        siblings.reduce()
+        self._tag += siblings.tags
 
     def _by_shards(self, index: int, layout: Sequence[Sequence[Span]], fill: Fill) -> None:
         flat, size = self.flats[index], self._transport.size
@@ -118,7 +98,3 @@ class Reduction:
             kept = torch.zeros(numel, dtype=dtype, device=self._transport.device)
             self._scratch[use, dtype] = kept
         return kept[:numel]
-
-
-def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    return torch.split(tensor, CHUNK_ELEMENTS)

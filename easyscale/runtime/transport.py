@@ -4,8 +4,9 @@ Calls block until the memory they name is settled. Any error of any text, on sub
 wait, is one fact: the generation is broken.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -14,16 +15,19 @@ from torch._C._distributed_c10d import BroadcastOptions, ProcessGroupGloo, Store
 from easyscale.errors import GenerationBroken
 
 #: gloo takes tags of 31 bits; they only have to differ among what is under way.
-_TAGS = 1 << 29
-_SINGLE = 1 << 30
+_TAGS = 1 << 30
+#: Transfers that are waited for one by one share a tag; numbered ones begin at 0.
+_SINGLE = _TAGS - 1
+
+#: What gloo adds as the processor does; the smaller types it rounds by code of its own.
+_SUMMED = (torch.float32, torch.float64)
 
 
-#: Told which part of a receive lies in memory now.
-Arrived = Callable[[int], object]
+class Pending(Protocol):
+    """A transfer under way."""
 
-
-def nothing(_: int) -> None:
-    """Do nothing with a part that has arrived."""
+    def wait(self) -> None:
+        """Return when the memory is settled, or raise GenerationBroken."""
 
 
 class Transport(Protocol):
@@ -50,15 +54,11 @@ class Transport(Protocol):
     ) -> None:
         """Send the q-th part to process q and receive process q's into the q-th place."""
 
-    def swap(
-        self,
-        peer: int,
-        *,
-        send: Sequence[torch.Tensor],
-        into: Sequence[torch.Tensor],
-        arrived: Arrived = nothing,
-    ) -> None:
-        """Send to one peer while receiving from it, telling of each part that has arrived."""
+    def post_send(self, peer: int, tensor: torch.Tensor, *, tag: int) -> Pending:
+        """Begin to send; the peer receives with the same tag, which nothing else under way has."""
+
+    def post_receive(self, peer: int, into: torch.Tensor, *, tag: int) -> Pending:
+        """Begin to receive."""
 
     def send(self, peer: int, tensor: torch.Tensor) -> None:
         """Send to a peer that receives."""
@@ -68,6 +68,9 @@ class Transport(Protocol):
 
     def broadcast(self, tensor: torch.Tensor, *, source: int) -> None:
         """Give everybody the source's bytes."""
+
+    def sum_of_two(self, tensor: torch.Tensor) -> bool:
+        """Sum in place among two members, or do nothing and return False for another type."""
 
 
 @contextmanager
@@ -90,7 +93,6 @@ class GlooTransport:
         self._store = store
         self.rank = rank
         self.size = size
-        self._tag = 0
 
     def all_gather(self, into: torch.Tensor, part: torch.Tensor) -> None:
         with _breaking("an all-gather"):
@@ -115,45 +117,45 @@ class GlooTransport:
                 [size * width for size in part_sizes],
             ).wait()
 
-    def swap(
-        self,
-        peer: int,
-        *,
-        send: Sequence[torch.Tensor],
-        into: Sequence[torch.Tensor],
-        arrived: Arrived = nothing,
-    ) -> None:
-        with _breaking(f"an exchange with process {peer}"):
-            receives = [
-                self._gloo.recv([_bytes(part)], peer, self._tag + index)
-                for index, part in enumerate(into)
-            ]
-            sends = [
-                self._gloo.send([_bytes(part)], peer, self._tag + index)
-                for index, part in enumerate(send)
-            ]
-        for index, receive in enumerate(receives):
-            with _breaking(f"receiving from process {peer}"):
-                receive.wait()
-            arrived(index)
-        for work in sends:
-            with _breaking(f"sending to process {peer}"):
-                work.wait()
-        self._tag = (self._tag + len(into)) % _TAGS
+    def post_send(self, peer: int, tensor: torch.Tensor, *, tag: int) -> Pending:
+        what = f"sending to process {peer}"
+        with _breaking(what):
+            return _Work(self._gloo.send([_bytes(tensor)], peer, tag % _TAGS), what)
+
+    def post_receive(self, peer: int, into: torch.Tensor, *, tag: int) -> Pending:
+        what = f"receiving from process {peer}"
+        with _breaking(what):
+            return _Work(self._gloo.recv([_bytes(into)], peer, tag % _TAGS), what)
 
     def send(self, peer: int, tensor: torch.Tensor) -> None:
-        with _breaking(f"sending to process {peer}"):
-            self._gloo.send([_bytes(tensor)], peer, _SINGLE).wait()
+        self.post_send(peer, tensor, tag=_SINGLE).wait()
 
     def receive(self, peer: int, into: torch.Tensor) -> None:
-        with _breaking(f"receiving from process {peer}"):
-            self._gloo.recv([_bytes(into)], peer, _SINGLE).wait()
+        self.post_receive(peer, into, tag=_SINGLE).wait()
 
     def broadcast(self, tensor: torch.Tensor, *, source: int) -> None:
         options = BroadcastOptions()
         options.rootRank = source
         with _breaking(f"a broadcast from process {source}"):
             self._gloo.broadcast([_bytes(tensor)], options).wait()
+
+    def sum_of_two(self, tensor: torch.Tensor) -> bool:
+        assert self.size == 2  # noqa: PLR2004  with three, gloo's order would reach the bits
+        if tensor.dtype not in _SUMMED:
+            return False
+        with _breaking("a sum of two"):
+            self._gloo.allreduce([tensor]).wait()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    work: Any
+    what: str
+
+    def wait(self) -> None:
+        with _breaking(self.what):
+            self.work.wait()
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 
 from easyscale.errors import ScriptError
 from easyscale.model import Span
-from easyscale.runtime import reduction, tree
+from easyscale.runtime import siblings, tree
 from easyscale.runtime.buckets import TensorLayout
 from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.group import Group
@@ -96,7 +96,7 @@ def size_of(shares: Sequence[Sequence[int]]) -> int:
 def test_any_layout_gives_the_bits_of_one_process(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reduction, "CHUNK_ELEMENTS", 3)  # several parts even of these buckets
+    monkeypatch.setattr(siblings, "CELL_ELEMENTS", 3)  # several cells even of these buckets
     shares = LAYOUTS[name]
     n = size_of(shares)
 

@@ -83,9 +83,7 @@ def test_a_rebalance_keeps_the_group(crew: Crew, reference: str) -> None:
     assert crew.finished(a, b) == {reference}
 
 
-def test_a_drained_member_leaves_at_a_boundary_with_exit_code_0(
-    crew: Crew, reference: str
-) -> None:
+def test_a_drained_member_leaves_at_a_boundary_with_exit_code_0(crew: Crew, reference: str) -> None:
     a, b = start(crew, 2)
     crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
     crew.at_step(3, a, b)
@@ -143,3 +141,57 @@ def test_a_frozen_member_is_left_behind_by_a_commit(crew: Crew, reference: str) 
     os.kill(b.pid, signal.SIGCONT)
     crew.ended(b)
     assert not b.all(messages.Finished)
+
+
+LOSSY = SCRIPT.with_name("lossy.py")
+
+
+def lossy(zygote: Zygote, folder: Path, kind: str, position: int) -> Crew:
+    return Crew(zygote, folder, LOSSY, "n1", kind, str(position), "pause=0.002")
+
+
+# With 6 steps and an evaluation per epoch, position 6 is the first evaluation and 21 the end.
+@pytest.mark.parametrize(("kind", "position"), [("step", 4), ("step", 5), ("evaluation", 6)])
+def test_a_lost_result_is_served_by_a_member_that_has_it(
+    zygote: Zygote, tmp_path: Path, reference: str, kind: str, position: int
+) -> None:
+    with lossy(zygote, tmp_path, kind, position) as crew:
+        a, b, c = start(crew, 3)
+        shares = {0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7]}
+        crew.entered(crew.commit(Mode.RESTORE, shares))
+        crew.until(lambda: bool(b.all(messages.Broken)), "the loss is said")
+        broken = b.all(messages.Broken)[0]
+        assert broken.position == position
+        crew.until(lambda: a.beat.position == c.beat.position == position + 1, "the others go on")
+        crew.entered(crew.commit(Mode.NOW, {0: [0, 5], 1: [1, 2, 3], 2: [4, 6, 7]}))
+        entered = b.last(messages.Entered)
+        assert entered is not None
+        assert entered.position == position + 1
+        assert crew.finished(a, b, c) == {reference}
+
+
+def test_where_the_one_that_was_ahead_is_gone_the_step_is_done_again(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    with lossy(zygote, tmp_path, "step", 4) as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        crew.until(lambda: bool(b.all(messages.Broken)), "the loss is said")
+        crew.kill(a)
+        crew.ended(a)
+        crew.entered(crew.commit(Mode.NOW, {1: range(8)}))
+        entered = b.last(messages.Entered)
+        assert entered is not None
+        assert entered.position == 4
+        assert crew.finished(b) == {reference}
+
+
+def test_a_worker_that_lost_the_end_learns_of_it_from_one_that_lingers(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    with lossy(zygote, tmp_path, "end", 21) as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        # No commit comes any more, as with etcd away.
+        assert crew.finished(a, b) == {reference}
+        assert b.all(messages.Broken)

@@ -38,10 +38,10 @@ LAYOUTS = {
     "pairs": [[0, 1], [2, 3], [4, 5], [6, 7]],
     "scattered": [[0, 3], [1, 4], [2]],
 }
-#: Calls of the transport in one step that starts early: header, two buckets of two or four
-#: calls, header, buffers.
-CALLS = {"pairs": 11, "scattered": 7}
-KILLS = {"pairs": (-1, 0, 1, 2, 4, 7, 9, 10), "scattered": (-1, 0, 1, 2, 3, 5, 6)}
+#: Calls of the transport in one step that starts early: header, two buckets (six cells to receive
+#: and six to send, or all-to-all and all-gather), header, buffers.
+CALLS = {"pairs": 27, "scattered": 7}
+KILLS = {"pairs": (-1, 0, 1, 7, 10, 13, 22, 26), "scattered": (-1, 0, 1, 2, 3, 5, 6)}
 NONE = GenerationNumber(0, 0)
 CPU = [torch.device("cpu")] * len(SHAPES)
 

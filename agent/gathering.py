@@ -115,15 +115,15 @@ def gather(
     kind = kind_of(usable, view.spec)
     usable = tuple(slot for slot in usable if fits_kind(slot, kind))
 
+    met = sorted(name for name, slots in open_slots.items() if slots)
+
     def wait(reason: str) -> Gathered:
         return Gathered((), kind, reason, memory)
 
-    if len(have) < least_nodes <= sum(map(bool, open_slots.values())):
-        return wait("waits for the workers to reach register")
-    if len(have) < least_nodes:
-        met = f" · have {words.listed(sorted(have))}" if have else ""
-        return wait(f"waiting for {least_nodes - len(have)} of {least_nodes} nodes{met}")
-    if not usable:
+    if len(met) < least_nodes:
+        have_met = f" · have {words.listed(met)}" if met else ""
+        return wait(f"waiting for {least_nodes - len(met)} of {least_nodes} nodes{have_met}")
+    if len(have) < least_nodes or not usable:
         return wait("waits for the workers to reach register")
     if memory.complete_s is None:
         memory = replace(memory, complete_s=now)

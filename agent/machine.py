@@ -98,7 +98,7 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
         case JobOpened():
             _open_job(turn, event)
         case SnapshotsFound(records=found):
-            turn.set(found=found, unregistered=(*turn.state.unregistered, *found))
+            records.find_snapshots(turn, found)
         case Enrolled():
             if turn.state.first_revision is None:
                 turn.do(Campaign())

@@ -57,6 +57,15 @@ def record_progress(turn: Turn) -> None:
     turn.do(Transact(name=PROGRESS, compares=fence, operations=(put,)))
 
 
+def find_snapshots(turn: Turn, found: tuple[SnapshotRecord, ...]) -> None:
+    """What lies in this node's folder from before: the store may not know it."""
+    folder = turn.state.settings.snapshot_dir
+    placed = tuple(
+        s if s.path else msgspec.structs.replace(s, path=f"{folder}/{s.name}") for s in found
+    )
+    turn.set(found=placed, unregistered=(*turn.state.unregistered, *placed))
+
+
 def note_snapshot(turn: Turn, worker: OwnWorker, written: SnapshotWritten) -> None:
     """A snapshot is durable on this node: it is registered as soon as the store takes it."""
     state = turn.state

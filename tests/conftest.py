@@ -6,10 +6,12 @@ a run folder of its own, so tests and other people's jobs on the machine never m
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +40,13 @@ settings.load_profile(
 
 def pytest_configure(config: pytest.Config) -> None:
     leaks.adopt_orphans()
+    if not hasattr(config, "workerinput"):
+        signal.signal(signal.SIGTERM, _stop)
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    """End as Ctrl-C does, so that a run that is told to stop ends what its tests have started."""
+    raise KeyboardInterrupt(f"signal {number}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

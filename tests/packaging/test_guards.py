@@ -1,5 +1,6 @@
 """The guards of the suite itself: each must be able to fail."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -8,10 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support import leaks
-from tests.support.processes import DeadlineMissed, started
+from tests.support.processes import ROOT, DeadlineMissed, Run, started
 
 
 def test_a_child_left_running_is_named() -> None:
@@ -88,3 +90,34 @@ def test_ending_a_run_ends_all_below_it() -> None:
         run.signal(signal.SIGSTOP)
         run.signal(signal.SIGCONT)
     assert not sleeper.is_running()
+
+
+def test_a_test_run_that_is_told_to_stop_ends_what_its_tests_started(tmp_path: Path) -> None:
+    marker = f"sleep {700 + os.getpid() % 100}.25"
+    lines = [
+        "from tests.support.processes import started",
+        "def test_endless():",
+        f"    with started(['/bin/sh', '-c', 'echo up > {tmp_path}/up; {marker}; true']) as run:",
+        "        run.wait()",
+    ]
+    inner = ROOT / "tests" / "packaging" / f"test_inner_{os.getpid()}.py"
+    inner.write_text("\n".join(lines))
+    try:
+        with started([sys.executable, "-m", "pytest", "-q", str(inner)], cwd=ROOT) as run:
+            await_file(tmp_path / "up", run)
+            run.signal(signal.SIGTERM)
+            assert run.wait(within_s=20) == 2
+            assert [p for p in psutil.process_iter(["cmdline"]) if is_sleeping(p, marker)] == []
+    finally:
+        inner.unlink()
+
+
+def await_file(path: Path, run: Run) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, run.report()
+        time.sleep(0.02)
+
+
+def is_sleeping(process: psutil.Process, command: str) -> bool:
+    return " ".join(process.info["cmdline"] or []) == command

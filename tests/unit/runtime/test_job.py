@@ -1,0 +1,376 @@
+"""The training API in one process: its numbers, its gradients, and each refusal in one sentence."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+from easyscale.errors import IncompleteStep, ScriptError
+from easyscale.model import Span
+from easyscale.runtime import job as jobs
+from easyscale.runtime import tree
+from easyscale.runtime.job import Job, init
+
+Init = Callable[..., Job]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Init]:
+    """A process that has no job yet; torch's switches come back as they were."""
+    for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    monkeypatch.setattr(jobs, "_job", None)
+    yield init
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+
+
+def rows(count: int = 24) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, 6, generator=generator)
+    return TensorDataset(x, torch.randint(0, 3, (count,), generator=generator))
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().contiguous().numpy().tobytes()
+
+
+def test_the_gradient_is_the_mean_in_the_trees_order(start: Init) -> None:
+    job = start(logical_workers=3)
+    model = nn.Linear(6, 3)
+    job.register(model=model)
+    loader = job.loader(rows(), batch_size=2, shuffle=True)
+    twin = nn.Linear(6, 3)
+    twin.load_state_dict(model.state_dict())
+    for _ in job.epochs(1):
+        step = next(iter(loader))
+        leaves: dict[Span, list[torch.Tensor]] = {}
+        for x, y in step:
+            F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            twin.zero_grad()
+            F.cross_entropy(twin(x), y).backward()  # type: ignore[no-untyped-call]
+            grads = [p.grad.clone() / 3 for p in twin.parameters() if p.grad is not None]
+            leaves[tree.leaf(step.rank)] = [p.mul(1.0) for p in grads]
+        # (rank 0 + rank 1) + rank 2, each divided by N before the sum, as DDP does
+        for at, parameter in enumerate(model.parameters()):
+            zero, one, two = (leaves[tree.leaf(rank)][at] for rank in range(3))
+            assert parameter.grad is not None
+            torch.testing.assert_close(parameter.grad, zero + one + two, rtol=1e-6, atol=1e-7)
+        break
+
+
+def test_several_backwards_add_up_and_none_gradients_keep_their_meaning(start: Init) -> None:
+    job = start(logical_workers=2)
+    a, b, c = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    job.register(weights=[a, b, c])
+    for _ in job.epochs(1):
+        for step in job.loader(rows(4), batch_size=2):
+            for _ in step:
+                a.sum().backward()  # type: ignore[no-untyped-call]
+                a.sum().backward()  # type: ignore[no-untyped-call]
+                if step.rank == 1:
+                    b.sum().backward()  # type: ignore[no-untyped-call]
+            assert a.grad is not None
+            assert a.grad.tolist() == [2.0, 2.0]
+            assert b.grad is not None
+            assert b.grad.tolist() == [0.5, 0.5]
+            assert c.grad is None
+
+
+def test_weights_make_a_mean_over_tokens(start: Init) -> None:
+    job = start(logical_workers=2)
+    weight = nn.Parameter(torch.zeros(1))
+    job.register(weights=[weight])
+    for _ in job.epochs(1):
+        for step in job.loader(rows(2), batch_size=1):
+            for _ in step:
+                (weight * (1.0 + step.rank)).sum().backward()  # type: ignore[no-untyped-call]
+                step.weight(1 + 2 * step.rank)
+                step.report(loss=float(step.rank))
+            assert weight.grad is not None
+            assert weight.grad.item() == (1 * 1.0 + 3 * 2.0) / 4
+            assert step.mean("loss") == 3 / 4
+
+
+def test_only_logical_rank_0_changes_the_buffers(start: Init) -> None:
+    job = start(logical_workers=3)
+    model = net()
+    norm = model[1]  # type: ignore[index]
+    job.register(model=model)
+    seen = []
+    for _ in job.epochs(1):
+        for step in job.loader(rows(), batch_size=4):
+            before = kept = bits(norm.running_mean)
+            for x, _y in step:
+                assert bits(norm.running_mean) == before
+                model(x)
+                if step.rank == 0:
+                    kept = bits(norm.running_mean)
+            assert bits(norm.running_mean) == kept
+            seen.append(int(norm.num_batches_tracked))
+    assert seen == [1, 2]
+
+
+def test_numbers_of_a_step(start: Init) -> None:
+    job = start(logical_workers=2)
+    job.register(model=net())
+    loader = job.loader(rows(12), batch_size=3)
+    assert len(loader) == 2
+    seen = []
+    for epoch in job.epochs(2):
+        for step in loader:
+            ranks = []
+            for x, _ in step:
+                ranks.append(step.rank)
+                step.report(count=len(x), rank=step.rank)
+            seen.append((epoch, step.index, step.number, ranks, step.mean("rank")))
+            assert job.metrics == {"count": 3.0, "rank": 0.5}
+    assert seen == [
+        (0, 0, 0, [0, 1], 0.5),
+        (0, 1, 1, [0, 1], 0.5),
+        (1, 0, 2, [0, 1], 0.5),
+        (1, 1, 3, [0, 1], 0.5),
+    ]
+
+
+def test_the_outer_stream_does_not_depend_on_what_micro_steps_draw(start: Init) -> None:
+    job = start(logical_workers=2, seed=4)
+    job.register(model=net())
+    drawn = []
+    torch.manual_seed(9)
+    expected = [float(torch.rand(())) for _ in range(2)]
+    torch.manual_seed(9)
+    for _ in job.epochs(1):
+        for step in job.loader(rows(8), batch_size=2):
+            for _ in step:
+                torch.rand(step.rank + 1)
+            drawn.append(float(torch.rand(())))
+    assert drawn == expected
+
+
+class Draws(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(()) + 10 * index
+
+
+def test_a_sample_draws_the_same_whichever_rank_has_it(
+    start: Init, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[dict[int, float]] = []
+    for n in (1, 3):
+        monkeypatch.setattr(jobs, "_job", None)
+        job = start(logical_workers=n, seed=4)
+        job.register(model=net())
+        values: dict[int, float] = {}
+        for _ in job.epochs(1):
+            for step in job.loader(Draws(), batch_size=2, shuffle=True):
+                for batch in step:
+                    values.update({int(value) // 10: float(value) for value in batch})
+        found.append(values)
+    assert found[0] == found[1]
+    assert len(set(found[0].values())) == 12
+
+
+def test_an_evaluation_gives_every_batch_in_order_and_changes_nothing(start: Init) -> None:
+    job = start(logical_workers=4)
+    model = net()
+    model[3].eval()  # type: ignore[index]
+    job.register(model=model)
+    loader = job.loader(rows(10), batch_size=3)
+    plain: DataLoader[Any] = DataLoader(rows(10), batch_size=3)
+
+    def function(batch: list[torch.Tensor]) -> dict[str, object]:
+        assert not any(part.training for part in model.modules())
+        assert not torch.is_grad_enabled()
+        torch.rand(3)
+        return {"sum": batch[0].sum(), "rows": (len(batch[0]), "x")}
+
+    expected = [bits(batch[0].sum()) for batch in plain]
+    stream = torch.get_rng_state()
+    results = job.evaluate(function, loader)
+    assert [one["rows"] for one in results] == [(3, "x"), (3, "x"), (3, "x"), (1, "x")]
+    assert [bits(one["sum"]) for one in results] == expected
+    again = job.evaluate(function, plain)
+    assert [bits(one["sum"]) for one in again] == expected
+    assert torch.equal(stream, torch.get_rng_state())
+    assert [part.training for part in model.modules()] == [True, True, True, True, False]
+
+
+def test_a_step_that_is_left_early_is_named_at_the_boundary(start: Init) -> None:
+    job = start(logical_workers=2)
+    job.register(model=net())
+    here = f"{__file__}:"
+    with pytest.raises(IncompleteStep, match="step 0 is incomplete") as caught:  # noqa: PT012
+        for _ in job.epochs(1):
+            for step in job.loader(rows(8), batch_size=2):
+                for _ in step:
+                    break
+    assert here in str(caught.value)
+
+
+def test_an_evaluation_inside_the_inner_loop_is_an_incomplete_step(start: Init) -> None:
+    job = start(logical_workers=2)
+    job.register(model=net())
+    loader = job.loader(rows(8), batch_size=2)
+    with pytest.raises(IncompleteStep):  # noqa: PT012 - the loops are the statement
+        for _ in job.epochs(1):
+            for step in loader:
+                for _ in step:
+                    job.evaluate(len, loader)
+
+
+def register_sync_norm(job: Job) -> None:
+    job.register(model=nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
+
+
+def register_sparse(job: Job) -> None:
+    job.register(model=nn.Embedding(4, 2, sparse=True))
+
+
+def register_parallel(job: Job) -> None:
+    job.register(model=nn.DataParallel(nn.Linear(2, 2)))
+
+
+def register_stranger(job: Job) -> None:
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0)
+    job.register(model=nn.Linear(2, 2), optimizer=optimizer)
+
+
+def register_number(job: Job) -> None:
+    job.register(model=nn.Linear(2, 2), best=0.5)
+
+
+def register_twice(job: Job) -> None:
+    job.register(model=net())
+    job.register(model=net())
+
+
+def register_lazy(job: Job) -> None:
+    job.register(model=nn.LazyLinear(2))
+
+
+def train_unregistered(job: Job) -> None:
+    next(iter(job.epochs(1)))
+
+
+def iterate_outside(job: Job) -> None:
+    job.register(model=net())
+    next(iter(job.loader(rows(8), batch_size=2)))
+
+
+def iterate_twice(job: Job) -> None:
+    job.register(model=net())
+    for _ in job.epochs(1):
+        for _pass in range(2):
+            for step in job.loader(rows(8), batch_size=2):
+                list(step)
+
+
+def loader_without_steps(job: Job) -> None:
+    job.register(model=net())
+    for _ in job.epochs(1):
+        next(iter(job.loader(rows(3), batch_size=2, drop_last=True)))
+
+
+def evaluate_by_process(job: Job) -> None:
+    job.register(model=net())
+    sampler: DistributedSampler[Any] = DistributedSampler(rows(8), num_replicas=2, rank=0)
+    job.evaluate(len, DataLoader(rows(8), batch_size=2, sampler=sampler))
+
+
+def evaluate_shuffled(job: Job) -> None:
+    job.register(model=net())
+    job.evaluate(len, job.loader(rows(8), batch_size=2, shuffle=True))
+
+
+def evaluate_objects(job: Job) -> None:
+    job.register(model=net())
+    job.evaluate(lambda _: object(), job.loader(rows(8), batch_size=2))
+
+
+def state_of_tensors(job: Job) -> None:
+    job.state(best=torch.ones(2))
+
+
+def sparse_gradient(job: Job) -> None:
+    model = nn.Embedding(4, 2)
+    job.register(model=model)
+    for _ in job.epochs(1):
+        for step in job.loader(rows(8), batch_size=2):
+            for _ in step:
+                model.weight.grad = torch.ones(4, 2).to_sparse()
+
+
+@pytest.mark.parametrize(
+    ("misuse", "sentence"),
+    [
+        (register_sync_norm, "model.1 is a SyncBatchNorm"),
+        (register_sparse, "model is an embedding with sparse gradients"),
+        (register_parallel, r"wrapped in torch.nn.DataParallel, which works by process"),
+        (register_stranger, r"optimizer updates a parameter of shape \(2, 2\)"),
+        (register_number, r"register\(best=...\) got a float"),
+        (register_twice, "job.register was called a second time"),
+        (register_lazy, "has no shape yet"),
+        (train_unregistered, "before job.register"),
+        (iterate_outside, "outside of an epoch"),
+        (iterate_twice, "begins a second pass in epoch 0"),
+        (loader_without_steps, "the loader has no step"),
+        (evaluate_by_process, "deals samples by process"),
+        (evaluate_shuffled, "a loader that shuffles"),
+        (evaluate_objects, "the result of batch 0 is a object"),
+        (state_of_tensors, "best is a Tensor"),
+        (sparse_gradient, "model.weight has a sparse gradient"),
+    ],
+)
+def test_misuse_is_refused_in_one_sentence(
+    start: Init, misuse: Callable[[Job], None], sentence: str
+) -> None:
+    job = start(logical_workers=2)
+    with pytest.raises(ScriptError, match=sentence) as caught:
+        misuse(job)
+    assert "\n" not in caught.value.message
+
+
+def test_a_worker_of_another_launcher_is_told_what_to_add(
+    start: Init, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ScriptError, match="another launcher") as caught:
+        start()
+    assert "--logical-workers N" in caught.value.hint
+
+
+def test_a_second_init_is_refused(start: Init) -> None:
+    start(logical_workers=1)
+    with pytest.raises(ScriptError, match="a second time"):
+        start(logical_workers=1)
+
+
+def test_one_logical_worker_is_said_in_one_line(
+    start: Init, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start().logical_workers == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("easyscale: 1 logical worker")
+
+
+def test_the_environment_wins_over_the_script_and_says_so(
+    start: Init, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EASYSCALE_LOGICAL_WORKERS", "6")
+    job = start(logical_workers=2, seed=3)
+    assert (job.logical_workers, job.seed) == (6, 3)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "logical_workers = 6 from EASYSCALE_LOGICAL_WORKERS" in line

@@ -93,6 +93,17 @@ class Leave(Action, frozen=True, kw_only=True):
     how: str
 
 
+# --- for the devices ---------------------------------------------------------------------------
+
+
+class FindSlots(Action, frozen=True, kw_only=True):
+    """See which slots these devices are; answered by SlotsFound or SlotsRefused with the wish."""
+
+    devices: str
+    wish_id: str
+    by: str
+
+
 # --- for the snapshot folder -------------------------------------------------------------------
 
 
@@ -140,6 +151,7 @@ AgentAction = (
     | Campaign
     | Resign
     | Leave
+    | FindSlots
     | DeleteSnapshots
     | Announce
     | ShowProgress

@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from easyscale.agent import events
-from easyscale.agent.actions import Exit
+from easyscale.agent.actions import Exit, FindSlots
 from easyscale.agent.chronicle import Chronicle
 from easyscale.agent.control import ControlServer, run_folder
-from easyscale.agent.devices import Machine, parse_devices, resolve
+from easyscale.agent.devices import Machine, Offer, parse_devices, resolve
 from easyscale.agent.link import Opened
 from easyscale.agent.meter import Meter, Reading
 from easyscale.agent.settings import LaunchSettings
@@ -78,6 +78,7 @@ class Door:
             "story": self._answer_story,
             "store": self._answer_store,
             "wish": self._take_wish,
+            "wishes": self._answer_wishes,
             "devices": self._take_devices,
         }
         try:
@@ -184,13 +185,35 @@ class Door:
             raise UsageError(
                 f"node {self._settings.node_name} is leaving; its slots stay withdrawn"
             )
-        offer = resolve(
-            parse_devices(word, option="--set"),
+        offer = self._resolve(word, option="--set")
+        self._post(events.SlotsFound(slots=offer.slots, reason=by))
+        return {"slots": [slot.name for slot in offer.slots], "notes": offer.notes}
+
+    def find_slots(self, asked: FindSlots) -> None:
+        """The same for whoever asked from elsewhere; a driver in trouble keeps nobody waiting."""
+        thread = threading.Thread(target=self._answer_wish, args=(asked,), daemon=True)
+        thread.start()
+
+    def _answer_wish(self, asked: FindSlots) -> None:
+        try:
+            offer = self._resolve(asked.devices, option="--set")
+        except EasyScaleError as error:
+            self._post(events.SlotsRefused(wish_id=asked.wish_id, reason=error.message))
+            return
+        found = events.SlotsFound(slots=offer.slots, reason=asked.by, wish_id=asked.wish_id)
+        self._post(found)
+
+    def _resolve(self, word: str, *, option: str) -> Offer:
+        return resolve(
+            parse_devices(word, option=option),
             Machine(visible=self._settings.environment.get("CUDA_VISIBLE_DEVICES")),
             threads_per_worker=self._settings.threads_per_worker,
         )
-        self._post(events.SlotsFound(slots=offer.slots, reason=by))
-        return {"slots": [slot.name for slot in offer.slots], "notes": offer.notes}
+
+    def _answer_wishes(self, arguments: Mapping[str, Any]) -> object:
+        """What somebody asked of the job and has not had yet."""
+        del arguments
+        return self._state().view.wishes
 
     # --- what is known -------------------------------------------------------------------------
 

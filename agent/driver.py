@@ -238,6 +238,8 @@ class Driver:
                 | actions.Leave()
             ):
                 self._link.take(action)
+            case actions.FindSlots():
+                self._door.find_slots(action)
             case actions.DeleteSnapshots(names=names):
                 self._catalogue.delete(names)
             case actions.Announce(event=event):

@@ -77,6 +77,15 @@ class SlotsFound(Event, frozen=True, kw_only=True):
 
     slots: tuple[Slot, ...]
     reason: str = ""
+    #: The wish that this answers, if it came as one.
+    wish_id: str = ""
+
+
+class SlotsRefused(Event, frozen=True, kw_only=True):
+    """The devices that a wish named are not on this node; its slots stay as they are."""
+
+    wish_id: str
+    reason: str
 
 
 # --- from the store ----------------------------------------------------------------------------
@@ -182,6 +191,7 @@ AgentEvent = (
     | WorkerSaid
     | WorkerExited
     | SlotsFound
+    | SlotsRefused
     | JobOpened
     | SnapshotsFound
     | Enrolled

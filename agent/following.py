@@ -5,7 +5,7 @@ Commits are facts: whichever road brings the newest one, it is kept and passed o
 
 from dataclasses import replace
 
-from easyscale.agent import crew, leaving, news, records
+from easyscale.agent import crew, leaving, news, offering, records
 from easyscale.agent.actions import Enrol, KillWorker, Write
 from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
 from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
@@ -212,13 +212,15 @@ def _notice_endings(turn: Turn, former: JobView, view: JobView) -> None:
 def _notice_wishes(turn: Turn, view: JobView) -> None:
     """Withdraw the slots of this node that somebody wants empty."""
     state = turn.state
-    for wish in view.wishes.values():
+    for wish_id, wish in view.wishes.items():
+        if wish.kind == "devices" and wish.node == state.node and not wish.refused:
+            offering.seek(turn, wish_id, wish)
         if wish.node != state.node or wish.kind not in ("drain", "migrate"):
             continue
         names = {slot.name for slot in state.slots}
         asked = frozenset(wish.slots or names) & names
         if asked - turn.state.withdrawn:
-            withdraw(turn, asked, wish.by or "a wish")
+            offering.withdraw(turn, asked, wish.by or "a wish")
         if wish.kind == "drain" and not wish.slots:
             leaving.leave(turn, wish.by or "a wish", signal=None)
 
@@ -239,19 +241,6 @@ def notice_kinds(turn: Turn) -> None:
                 f"{worker.id.place} stays standby: of kind {worker.kind}, the job is of kind"
                 f" {spec.kind}; --determinism heterogeneous mixes kinds",
             )
-
-
-def withdraw(turn: Turn, slots: frozenset[str], by: str) -> None:
-    """These slots shall hold nothing: members leave at a boundary, the others at once."""
-    turn.set(withdrawn=turn.state.withdrawn | slots)
-    turn.because(f"withdraws {', '.join(sorted(slots))}", by)
-    for worker in tuple(turn.state.workers.values()):
-        if worker.id.slot in slots and worker.phase in (
-            Phase.FORKING,
-            Phase.STARTING,
-            Phase.STANDBY,
-        ):
-            crew.stop(turn, worker, f"slot withdrawn: {by}")
 
 
 def kill_excluded(turn: Turn) -> None:

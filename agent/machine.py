@@ -7,7 +7,7 @@ No clock, no log, no I/O; the driver performs the actions in order and brings th
 
 from typing import assert_never
 
-from easyscale.agent import crew, following, leading, leaving, news, records, watchdog
+from easyscale.agent import crew, following, leading, leaving, news, offering, records, watchdog
 from easyscale.agent.actions import AgentAction, Campaign, Write
 from easyscale.agent.events import (
     AgentEvent,
@@ -20,6 +20,7 @@ from easyscale.agent.events import (
     LeaseEnded,
     Signalled,
     SlotsFound,
+    SlotsRefused,
     SnapshotsFound,
     StoreAway,
     StoreBack,
@@ -93,8 +94,8 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
             _hear(turn, event)
         case WorkerExited():
             crew.exited(turn, event)
-        case SlotsFound():
-            _find_slots(turn, event)
+        case SlotsFound() | SlotsRefused():
+            offering.heard(turn, event)
         case JobOpened():
             _open_job(turn, event)
         case SnapshotsFound(records=found):
@@ -141,19 +142,6 @@ def _hear(turn: Turn, event: WorkerSaid) -> None:
     commit = turn.state.commit
     if commit is not None:
         crew.tell_commit(turn, commit)  # a worker that has just registered may be named already
-
-
-def _find_slots(turn: Turn, event: SlotsFound) -> None:
-    """New slots get workers; those that went shall hold nothing."""
-    names = {slot.name for slot in event.slots}
-    went = frozenset(slot.name for slot in turn.state.slots) - names
-    kept = [slot for slot in turn.state.slots if slot.name in went & turn.state.workers.keys()]
-    turn.set(
-        slots=tuple(sorted((*event.slots, *kept))),
-        withdrawn=turn.state.withdrawn - frozenset(names),
-    )
-    if went:
-        following.withdraw(turn, went, event.reason or "the device went away")
 
 
 def _open_job(turn: Turn, event: JobOpened) -> None:

@@ -210,6 +210,9 @@ class State:
     drained_s: float | None = None
     ended_s: float | None = None
     reported_lost: frozenset[WorkerId] = frozenset()
+    #: Wishes for other devices that were taken up, and those of them that are done.
+    sought: frozenset[str] = frozenset()
+    sought_done: frozenset[str] = frozenset()
     last_report: StepReport | None = None
     totals: Totals = field(default_factory=Totals)
     story: tuple[Story, ...] = ()

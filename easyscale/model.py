@@ -342,8 +342,11 @@ class Wish(Record, frozen=True, kw_only=True):
     kind: str  # drain, devices, migrate, rebalance, stop, fence
     node: str = ""
     slots: tuple[str, ...] = ()
+    #: For `devices`: the word that says which slots the node shall offer.
     target: str = ""
     by: str = ""
+    #: Why the node that it concerns cannot do it; whoever asked takes the wish back.
+    refused: str = ""
 
 
 class SnapshotRecord(Record, frozen=True, kw_only=True):

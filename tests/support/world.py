@@ -360,6 +360,10 @@ class World:
                 self.note(f"{node.name} exits {code}")
             case actions.DumpStacks(worker=worker):
                 self.note(f"{worker.place} writes its stacks")
+            case actions.FindSlots(devices=word, wish_id=wish_id):
+                count = int(word.removeprefix("cpu:"))
+                slots = tuple(events.Slot(name=f"cpu:{i}", kind="cpu") for i in range(count))
+                self.post(node, events.SlotsFound(slots=slots, wish_id=wish_id))
             case actions.DeleteSnapshots(names=names):
                 self.note(f"{node.name} deletes {', '.join(names)}")
             case actions.ShowProgress():

@@ -1,0 +1,79 @@
+"""Which slots this node offers, and how that changes: found, asked for, withdrawn. Pure.
+
+A slot that goes keeps its worker until a boundary; a new one gets a worker that joins by itself.
+"""
+
+import msgspec
+
+from easyscale.agent import crew
+from easyscale.agent.actions import FindSlots, Transact, Write
+from easyscale.agent.events import SlotsFound, SlotsRefused
+from easyscale.agent.state import Phase, Stage, Turn
+from easyscale.model import Wish, encode
+from easyscale.rendezvous.store import Delete
+
+
+def heard(turn: Turn, event: SlotsFound | SlotsRefused) -> None:
+    """What the devices of this node came to."""
+    match event:
+        case SlotsFound():
+            _found(turn, event)
+        case SlotsRefused():
+            _refuse(turn, event)
+
+
+def _found(turn: Turn, event: SlotsFound) -> None:
+    """New slots get workers; those that went shall hold nothing."""
+    if event.wish_id:
+        _answer(turn, event.wish_id)
+    if turn.state.stage is not Stage.RUNNING:
+        return  # all of them are withdrawn, and new ones would not be used
+    names = {slot.name for slot in event.slots}
+    went = frozenset(slot.name for slot in turn.state.slots) - names
+    kept = [slot for slot in turn.state.slots if slot.name in went & turn.state.workers.keys()]
+    turn.set(
+        slots=tuple(sorted((*event.slots, *kept))),
+        withdrawn=turn.state.withdrawn - frozenset(names),
+    )
+    if went:
+        withdraw(turn, went, event.reason or "the device went away")
+
+
+def withdraw(turn: Turn, slots: frozenset[str], by: str) -> None:
+    """These slots shall hold nothing: members leave at a boundary, the others at once."""
+    turn.set(withdrawn=turn.state.withdrawn | slots)
+    turn.because(f"withdraws {', '.join(sorted(slots))}", by)
+    for worker in tuple(turn.state.workers.values()):
+        if worker.id.slot in slots and worker.phase in (
+            Phase.FORKING,
+            Phase.STARTING,
+            Phase.STANDBY,
+        ):
+            crew.stop(turn, worker, f"slot withdrawn: {by}")
+
+
+def seek(turn: Turn, wish_id: str, wish: Wish) -> None:
+    """Find what the wish names, once; one that is done goes, now or with the next view."""
+    state = turn.state
+    if wish_id in state.sought_done:
+        _answer(turn, wish_id)
+    elif wish_id not in state.sought and state.stage is Stage.RUNNING:
+        turn.set(sought=state.sought | {wish_id})
+        turn.do(FindSlots(devices=wish.target, wish_id=wish_id, by=wish.by or "a wish"))
+
+
+def _answer(turn: Turn, wish_id: str) -> None:
+    """The wish is done: it leaves the store."""
+    key = turn.state.keys.wish(wish_id)
+    turn.set(sought_done=turn.state.sought_done | {wish_id})
+    turn.do(Transact(name=f"answered {wish_id}", compares=(), operations=(Delete(key),)))
+
+
+def _refuse(turn: Turn, event: SlotsRefused) -> None:
+    """Say in the wish why it cannot be done, for whoever asked."""
+    wish = turn.state.view.wishes.get(event.wish_id)
+    turn.because("other devices refused", event.reason)
+    if wish is not None:
+        value = encode(msgspec.structs.replace(wish, refused=event.reason))
+        key = turn.state.keys.wish(event.wish_id)
+        turn.do(Write(key=key, value=value, leased=False))

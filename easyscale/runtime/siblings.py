@@ -15,8 +15,8 @@ import torch
 from easyscale.runtime.transport import Pending, Transport
 
 #: Elements of a cell. More cells overlap additions better, but each wakes two more threads:
-#: on a busy machine one per process and bucket was best, see benchmarks/exchange.py --cell.
-CELL_ELEMENTS = 1 << 21
+#: on a busy machine few were best, see benchmarks/exchange.py --cell.
+CELL_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from easyscale.errors import GenerationBroken
 from easyscale.model import GenerationNumber, Record, WorkerId, encode
 
 #: A hello holds at most a commit record of some thousand members.
-MAX_HELLO_BYTES = 4 << 20
+MAX_HELLO_BYTES = 1 << 20
 #: One chunk of a state stream, one value of the key-value store, one answer.
 MAX_FRAME_BYTES = 64 << 20
 #: How often a blocked read looks at the interrupt.

@@ -182,10 +182,12 @@ def passed_values(registry: Registry) -> Plain:
         for index, group in enumerate(optimizer.param_groups):
             suffix = f"[{index}]" if len(optimizer.param_groups) > 1 else ""
             for key, value in group.items():
-                if key != "params":
+                if key not in {"params", "initial_lr"}:  # the latter follows from lr
                     values[f"{name}.{key}{suffix}"] = _copied(value, f"{name}.{key}")
     for name, thing in registry.stateful.items():
         for key, value in thing.state_dict().items():
+            if key.startswith("_") or key in {"base_lrs", "last_epoch"}:
+                continue  # follows from the optimizer's lr, or counts
             if isinstance(value, (bool, int, float, str, list, tuple)):
                 values[f"{name}.{key}"] = _copied(value, f"{name}.{key}")
     return values

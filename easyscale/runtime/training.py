@@ -276,6 +276,13 @@ class _Overrides:
             self._fields.append((_Group(optimizer, index), key, group[key]))
             if key == "lr" and "initial_lr" in group:
                 self._fields.append((_Group(optimizer, index), "initial_lr", group["initial_lr"]))
+        for thing in self._registry.stateful.values():
+            # A scheduler goes on from the rate that it began with, so it must begin anew.
+            if key == "lr" and getattr(thing, "optimizer", None) is optimizer:
+                state = thing.state_dict()
+                self._fields += [
+                    (thing, "base_lrs", state[own]) for own in state if own == "base_lrs"
+                ]
 
 
 @dataclass(frozen=True, slots=True)

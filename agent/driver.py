@@ -21,7 +21,8 @@ import msgspec
 
 from easyscale.agent import actions, events, machine
 from easyscale.agent.chronicle import Chronicle
-from easyscale.agent.devices import find_slots, slot_environment
+from easyscale.agent.devices import Offer, find_slots, slot_environment
+from easyscale.agent.devices_file import DevicesFile
 from easyscale.agent.door import Door
 from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import StoreLink
@@ -116,6 +117,7 @@ class Driver:
             store=lambda: self._link.opened,
             post=self._inbox.put,
         )
+        self._devices_file = self._follow_devices() if settings.devices_file else None
 
     def run(self, *, notes: Sequence[str]) -> int:
         """Loop until the machine says Exit."""
@@ -126,6 +128,8 @@ class Driver:
         self._link.start()
         self._open_audience(notes)
         self._handle(events.SlotsFound(slots=self._slots))
+        if self._devices_file is not None:
+            self._devices_file.start()
         while self._exit is None:
             self._handle(self._next_event())
         log.info("agent ends", extra={"code": self._exit.code, "reason": self._exit.reason})
@@ -134,6 +138,8 @@ class Driver:
     def close(self) -> None:
         """End everything this agent started; a second call does nothing."""
         self._door.close(self._exit)
+        if self._devices_file is not None:
+            self._devices_file.close()
         self._supervisor.close(deadline_s=_CLOSE_TIMEOUT_S)
         self._link.close()
         if self._guard is not None:
@@ -199,6 +205,23 @@ class Driver:
                 self._catalogue.forget_writer(worker)
             case _:
                 pass
+
+    def _follow_devices(self) -> DevicesFile:
+        settings = self._settings
+
+        def offer(found: Offer, reason: str) -> None:
+            self._inbox.put(events.SlotsFound(slots=found.slots, reason=reason))
+
+        def refuse(reason: str) -> None:
+            self._audience.event(_note(settings.job_id, reason))
+
+        return DevicesFile(
+            Path(settings.devices_file),
+            threads_per_worker=settings.threads_per_worker,
+            visible=settings.environment.get("CUDA_VISIBLE_DEVICES"),
+            offer=offer,
+            refuse=refuse,
+        )
 
     def _post_guard(self) -> None:
         """An etcd of our own ends with us: then nobody is left to be told."""

@@ -63,10 +63,16 @@ def seek(turn: Turn, wish_id: str, wish: Wish) -> None:
 
 
 def _answer(turn: Turn, wish_id: str) -> None:
-    """The wish is done: it leaves the store."""
-    key = turn.state.keys.wish(wish_id)
-    turn.set(sought_done=turn.state.sought_done | {wish_id})
-    turn.do(Transact(name=f"answered {wish_id}", compares=(), operations=(Delete(key),)))
+    """The wish is done: it leaves the store, and those refused before it go with it."""
+    state = turn.state
+    refused = [
+        each
+        for each, wish in sorted(state.view.wishes.items())
+        if wish.refused and wish.node == state.node and each != wish_id
+    ]
+    deletes = tuple(Delete(state.keys.wish(each)) for each in (wish_id, *refused))
+    turn.set(sought_done=state.sought_done | {wish_id})
+    turn.do(Transact(name=f"answered {wish_id}", compares=(), operations=deletes))
 
 
 def _refuse(turn: Turn, event: SlotsRefused) -> None:

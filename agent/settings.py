@@ -111,6 +111,8 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
     layout: tuple[tuple[LogicalRank, ...], ...] = ()
     #: `auto`, `cuda`, `cuda:0,2`, `cpu` or `cpu:4`.
     devices: str = "auto"
+    #: A file that says the same and is followed; empty: there is none.
+    devices_file: str = ""
     store: StoreSettings = StoreSettings()
     #: What others are told to connect to; empty: this end of the connection to etcd.
     local_address: str = ""

@@ -345,7 +345,7 @@ class Wish(Record, frozen=True, kw_only=True):
     #: For `devices`: the word that says which slots the node shall offer.
     target: str = ""
     by: str = ""
-    #: Why the node that it concerns cannot do it; whoever asked takes the wish back.
+    #: Why the node that it concerns cannot do it; it stands until that node grants another one.
     refused: str = ""
 
 

@@ -65,15 +65,18 @@ class Job(Protocol):
     def glance(self, *, watches: bool = False) -> Glance:
         """How it is now; `closing` once it has ended, which an agent tells those who watch."""
 
-    def wish(self, wish: Wish) -> None:
-        """Ask its leader for something."""
+    def wish(self, wish: Wish) -> str:
+        """Ask for something; returns the wish's id."""
+
+    def standing(self, wish_id: str) -> Wish | None:
+        """The wish while it waits or stands refused; None once it has come true."""
 
     def events(self, after: int) -> Events: ...
 
     def story(self) -> Sequence[Mapping[str, str]]: ...
 
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
-        """Have a node offer these slots from now on; None where its agent has yet to see it."""
+        """Have a node here offer these slots from now on; None: it is elsewhere, so wish for it."""
 
 
 class LocalJob:
@@ -89,8 +92,13 @@ class LocalJob:
         arguments = {"watcher": self._me} if watches else {}
         return msgspec.convert(self._ask("status", arguments), Glance)
 
-    def wish(self, wish: Wish) -> None:
-        self._ask("wish", msgspec.to_builtins(wish))
+    def wish(self, wish: Wish) -> str:
+        wish_id: str = self._ask("wish", msgspec.to_builtins(wish))["wish"]
+        return wish_id
+
+    def standing(self, wish_id: str) -> Wish | None:
+        wishes = msgspec.convert(self._ask("wishes", {}), dict[str, Wish])
+        return wishes.get(wish_id)
 
     def events(self, after: int) -> Events:
         answer = self._ask("events", {"after": after})
@@ -104,7 +112,6 @@ class LocalJob:
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
         agent = next((agent for agent in self._agents if agent.node == node), None)
         if agent is None:
-            self.wish(Wish(kind="devices", node=node, target=word, by=by))
             return None
         asked = {"devices": word, "by": by}
         answer = ask(Path(agent.socket), "devices", asked, timeout_s=_DEVICES_TIMEOUT_S)
@@ -160,11 +167,16 @@ class StoredJob:
             return Glance(status=status)
         return Glance(status=status, closing=Closing(exit_code=code, reason=status.job.note or ""))
 
-    def wish(self, wish: Wish) -> None:
-        key = self._keys.wish(secrets.token_hex(8))
+    def wish(self, wish: Wish) -> str:
+        wish_id = secrets.token_hex(8)
+        key = self._keys.wish(wish_id)
         # A wish whose answer was lost is asked for again by whoever waits for its effect.
         with suppress(OutcomeUnknown):
             self._store.transact([], [Put(key, encode(wish))], timeout_s=_CALL_TIMEOUT_S)
+        return wish_id
+
+    def standing(self, wish_id: str) -> Wish | None:
+        return self.view().wishes.get(wish_id)
 
     def events(self, after: int) -> Events:
         del after
@@ -174,7 +186,7 @@ class StoredJob:
         raise self._only_there("status --story")
 
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
-        self.wish(Wish(kind="devices", node=node, target=word, by=by))
+        del node, word, by
         return None
 
     def _only_there(self, command: str) -> OnlyAtTheAgent:

@@ -1,5 +1,6 @@
 """`easyscale devices`: the slots a job's nodes offer, and other ones for a node that runs."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,8 @@ import click
 
 from easyscale.errors import UsageError
 from easyscale.job_status import Glance, SlotFacts
-from easyscale_cli.connection import Job, Offered
+from easyscale.model import Wish
+from easyscale_cli.connection import Job
 from easyscale_cli.lookup import check_place, found
 from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
@@ -17,6 +19,14 @@ from easyscale_cli.views.layout import line
 from easyscale_cli.waiting import wait_until
 
 _LIMIT_S = 60.0
+#: A wish stands in etcd by then, or has been answered already.
+_SEEN_BY_S = 3.0
+
+
+class DevicesRefused(UsageError):
+    """Raised when a node elsewhere has no such devices."""
+
+    code = "devices_refused"
 
 
 @click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,32 +51,57 @@ def command(job: str | None, node: str | None, *, word: str | None, **asked: Any
         if node is not None:
             check_place([(each.node, each.slot) for each in slots], job=it.id, node=node)
         if node is not None and word is not None:
-            offered = it.set_devices(node, word, by=f"devices set by {user_name()}")
-            notes = offered.notes if offered is not None else ()
-            slots = _wait(it, node, word, offered, output).status.slots
+            notes = _set(it, node, word, output)
+            slots = it.glance().status.slots
         _show(it.id, [each for each in slots if node in (None, each.node)], notes, output)
     return 0
 
 
-def _wait(job: Job, node: str, word: str, offered: Offered | None, output: Output) -> Glance:
-    """Until the node's registration says so; workers of new slots join later by themselves."""
+def _set(job: Job, node: str, word: str, output: Output) -> tuple[str, ...]:
+    """Until the node offers them; workers of new slots join later by themselves."""
+    by = f"devices set by {user_name()}"
+    offered = job.set_devices(node, word, by=by)
     if offered is None:
-        return job.glance()
+        _wish(job, Wish(kind="devices", node=node, target=word, by=by), output)
+        return ()
     wanted = set(offered.slots)
 
-    def is_offered(glance: Glance) -> bool:
-        has = {
-            slot.slot
-            for slot in glance.status.slots
-            if slot.node == node and slot.state not in ("gone", "draining")
-        }
-        return has == wanted
+    def are_offered(glance: Glance) -> bool:
+        slots = [slot for slot in glance.status.slots if slot.node == node]
+        return {slot.slot for slot in slots if slot.state not in ("gone", "draining")} == wanted
 
-    return wait_until(
-        is_offered,
+    wait_until(
+        are_offered,
         job=job,
         output=output,
         what=lambda _: f"node {node} to offer {word}",
+        limit_s=_LIMIT_S,
+    )
+    return offered.notes
+
+
+def _wish(job: Job, wish: Wish, output: Output) -> None:
+    """Ask the agent of a node elsewhere, and wait until it has answered."""
+    wish_id = job.wish(wish)
+    seen, asked_s = False, time.monotonic()
+
+    def is_answered(glance: Glance) -> bool:
+        nonlocal seen
+        standing = job.standing(wish_id)
+        if standing is not None and standing.refused:
+            raise DevicesRefused(
+                f"node {wish.node}: {standing.refused}", hint=f"easyscale devices {job.id}"
+            )
+        seen = seen or standing is not None
+        # It may have come true between two looks.
+        missed = glance.status.store.reachable and time.monotonic() - asked_s > _SEEN_BY_S
+        return standing is None and (seen or missed)
+
+    wait_until(
+        is_answered,
+        job=job,
+        output=output,
+        what=lambda _: f"the agent of node {wish.node} to offer {wish.target}",
         limit_s=_LIMIT_S,
     )
 

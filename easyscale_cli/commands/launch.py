@@ -51,6 +51,7 @@ def _option(*names: str, **attributes: Any) -> Callable[[Any], Any]:
 )
 @_option("--nodes", "--nnodes", type=NodeRangeType(), help="Nodes to start with and to allow.")
 @_option("--devices", help="Slots here: auto, cuda[:LIST] or cpu[:COUNT].")
+@_option("--devices-file", default="", help="A file that says so, and is followed.")
 @_option("--nproc-per-node", help="The same in torchrun's words: a number, gpu, cpu or auto.")
 @_option("--standalone", is_flag=True, help="One machine, own etcd, nothing else to start.")
 @_option("--max-restarts", type=click.IntRange(min=0), default=3, show_default=True)
@@ -168,7 +169,8 @@ def read_settings(
         min_nodes=nodes.least,
         max_nodes=nodes.most,
         layout=parse_layout(asked["layout"], logical_workers),
-        devices=_devices(asked["devices"], asked["nproc_per_node"]),
+        devices=_devices(asked),
+        devices_file=asked["devices_file"],
         store=_store(asked, nodes=nodes, password=environ.get("EASYSCALE_ETCD_PASSWORD", "")),
         local_address=asked["local_addr"],
         seed=asked["seed"],
@@ -249,9 +251,16 @@ def _check_script(script: str) -> None:
     )
 
 
-def _devices(devices: str | None, nproc_per_node: str | None) -> str:
+def _devices(asked: Mapping[str, Any]) -> str:
     from easyscale.agent.devices import Machine, devices_of_nproc
+    from easyscale.agent.devices_file import read_word
 
+    devices, nproc_per_node = asked["devices"], asked["nproc_per_node"]
+    if asked["devices_file"]:
+        if devices is not None or nproc_per_node is not None:
+            message = "--devices-file says the slots; --devices and --nproc-per-node do too"
+            raise UsageError(message, hint="give one of them")
+        return read_word(Path(asked["devices_file"]))
     if nproc_per_node is None:
         return devices or "auto"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

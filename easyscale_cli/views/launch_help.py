@@ -15,6 +15,9 @@ LAUNCH_PAGE = Page(
                     "nodes to start with and to allow\n[1, elastic 1 and up]; also --nodes",
                 ),
                 Entry("--devices auto|cuda[:LIST]|cpu[:COUNT]", "slots here [elastic auto]"),
+                Entry(
+                    "--devices-file FILE", "holds that word; slots follow it while training goes on"
+                ),
                 Entry("--nproc-per-node N|auto", "the same: a number, gpu, cpu or auto [plain 1]"),
                 Entry("--standalone", "one machine, own etcd, nothing else to start"),
                 Entry(

@@ -42,6 +42,9 @@ LAYOUTS = {
 #: and six to send, or all-to-all and all-gather), header, buffers.
 CALLS = {"pairs": 27, "scattered": 7}
 KILLS = {"pairs": (-1, 0, 1, 7, 10, 13, 22, 26), "scattered": (-1, 0, 1, 2, 3, 5, 6)}
+STOPS = {"pairs": (0, 10), "scattered": (1, 4)}
+#: Exit code of a member that finds the others have gone on without it.
+FENCED = 7
 NONE = GenerationNumber(0, 0)
 CPU = [torch.device("cpu")] * len(SHAPES)
 
@@ -96,14 +99,17 @@ class Fault:
     call: int = 0
     #: Do not kill it: throw its result away, as if its last receive had failed.
     loses: bool = False
+    #: Stop it instead, and wake it when the others have gone on without it.
+    stops: bool = False
 
 
 class Counting:
-    """A transport that dies before its n-th call."""
+    """A transport that dies or freezes before its n-th call."""
 
     def __init__(self, inner: Any) -> None:  # noqa: ANN401  stands before any transport
         self._inner = inner
         self.left: int | None = None
+        self.signal = signal.SIGKILL
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         found = getattr(self._inner, name)
@@ -111,7 +117,7 @@ class Counting:
             return found
         if self.left is not None:
             if self.left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self.signal)
             self.left -= 1
         return found
 
@@ -146,6 +152,9 @@ class Drilled:
                 self.lines.send(broken=list(error.suspects), at=time.monotonic())
                 while self.told is self.commit:
                     self.hear(timeout_s=20.0)
+                assert self.told is not None
+                if self.told.process_rank(members.worker(self.rank)) is None:
+                    os._exit(FENCED)
         self.lines.send(digests=self.digests, calls=self.calls)
         self.lines.receive()
         os._exit(0)
@@ -239,6 +248,7 @@ class Drilled:
         is_faulty = self.fault.victim == self.rank and number == FAULTY
         if is_faulty and not self.fault.loses and self.fault.call >= 0:
             counting.left = self.fault.call
+            counting.signal = signal.SIGSTOP if self.fault.stops else signal.SIGKILL
         elif is_faulty:
             counting.left = 10**6
         watched = exchange.overlap(
@@ -338,8 +348,9 @@ def drill(shares: Sequence[Sequence[int]], fault: Fault) -> dict[str, Any]:
     living = list(range(size))
     died = time.monotonic()
     if not fault.loses:
-        _, status = os.waitpid(children.pop(fault.victim), 0)
-        assert os.WTERMSIG(status) == signal.SIGKILL, status
+        _, status = os.waitpid(children[fault.victim], os.WUNTRACED)
+        told_by = os.WSTOPSIG(status) if fault.stops else os.WTERMSIG(status)
+        assert told_by == (signal.SIGSTOP if fault.stops else signal.SIGKILL), status
         died = time.monotonic()
         living.remove(fault.victim)
     else:
@@ -357,11 +368,22 @@ def drill(shares: Sequence[Sequence[int]], fault: Fault) -> dict[str, Any]:
     time.sleep(0.02 if fault.call % 2 else 0.0)
     for rank in living:
         lines[rank].send(commit=encode(full))
+    if fault.stops:
+        lines[fault.victim].send(commit=encode(full))
+        # Awake in the middle of what the others do next: it must not reach their buffers.
+        time.sleep(0.03)
+        os.kill(children[fault.victim], signal.SIGCONT)
     results = {rank: _result(lines[rank]) for rank in living}
     for rank in living:
         lines[rank].send()
         os.waitpid(children.pop(rank), 0)
+    fenced = False
+    if fault.stops:
+        _, status = os.waitpid(children[fault.victim], 0)
+        fenced = os.waitstatus_to_exitcode(status) == FENCED
     return {
+        "fenced": fenced,
+        "stops": fault.stops,
         "victim": fault.victim,
         "call": fault.call,
         "loses": fault.loses,
@@ -397,10 +419,11 @@ def main(name: str) -> None:
 
 
 def faults(name: str) -> list[Fault]:
-    """One lost result, then a kill at the moments between the calls of the transport."""
+    """One lost result, then stops and kills at moments between the calls of the transport."""
     size = len(LAYOUTS[name])
     return [
         Fault(size - 1, loses=True),
+        *(Fault(call % size, call, stops=True) for call in STOPS[name]),
         *(Fault(call % size, call) for call in KILLS[name]),
     ]
 

@@ -47,8 +47,8 @@ def main() -> None:
     verdict = "met" if ratio <= TARGET else "missed"
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {options.rounds} pairs")
     print(
-        f"launch to first line, 2 workers: {ratio:.2f} x of torchrun (target {TARGET} x: {verdict}),"
-        f" {a:.2f} s against {b:.2f} s"
+        f"launch to first line, 2 workers: {ratio:.2f} x of torchrun "
+        f"(target {TARGET} x: {verdict}), {a:.2f} s against {b:.2f} s"
     )
 
 

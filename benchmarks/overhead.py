@@ -46,9 +46,10 @@ def main() -> None:
         ours_mb = ask("easyscale", MEMORY_WIDTH, n, rounds=1)["mb"]
         gradients = (ours_mb - plain_mb) / gradient_mb
         most = math.log2(n)
+        verdict = "met" if gradients <= most + 0.1 else "missed"
         print(
             f"N = {n}: peak {ours_mb:.0f} MB, plain {plain_mb:.0f} MB, {gradients:+.1f} gradients "
-            f"of {gradient_mb:.0f} MB (target {most:.0f}: {'met' if gradients <= most + 0.1 else 'missed'})"
+            f"of {gradient_mb:.0f} MB (target {most:.0f}: {verdict})"
         )
 
 

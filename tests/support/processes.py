@@ -22,7 +22,7 @@ from typing import IO
 import psutil
 
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE_S = 60.0
+DEADLINE_S = 100.0
 #: How long what is left gets between SIGTERM and SIGKILL when a test is over.
 GRACE_S = 5.0
 

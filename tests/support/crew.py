@@ -133,7 +133,7 @@ class Crew:
             hand.connection.close()
             hand.pulse.close()
 
-    def start(self, node: str, *, spawn: int = 0) -> Hand:
+    def start(self, node: str, *, spawn: int = 0, **settings: object) -> Hand:
         """Fork a worker; it runs the script up to `register` by itself."""
         worker = WorkerId(node, "i1", "cpu:0", spawn)
         ours, theirs = socket.socketpair()
@@ -141,7 +141,7 @@ class Crew:
         output = self._folder / f"{node}-{spawn}.log"
         log = os.open(output, os.O_WRONLY | os.O_CREAT, 0o600)
         request = ForkRequest(
-            settings=self._worker_settings(worker),
+            settings=self._worker_settings(worker, settings),
             script=self._script,
             environment={},
             working_directory=str(self._folder),
@@ -284,7 +284,7 @@ class Crew:
     def _hand(self, worker: WorkerId) -> Hand:
         return next(hand for hand in self.hands if hand.worker == worker)
 
-    def _worker_settings(self, worker: WorkerId) -> WorkerSettings:
+    def _worker_settings(self, worker: WorkerId, own: Mapping[str, object]) -> WorkerSettings:
         values: dict[str, Any] = {
             "job_id": "job-of-a-test",
             "token": "token-of-a-test",
@@ -301,4 +301,4 @@ class Crew:
             "exchange_deadline_s": 15.0,
             "linger_timeout_s": 10.0,
         }
-        return WorkerSettings(worker=worker, **{**values, **self._settings})
+        return WorkerSettings(worker=worker, **{**values, **self._settings, **own})

@@ -18,13 +18,6 @@ SCRIPT = Path(__file__).parents[2] / "support" / "scripts" / "small.py"
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    zygote = Zygote()
-    yield zygote
-    zygote.close()
-
-
-@pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of `python small.py`."""
     folder = tmp_path_factory.mktemp("alone")

@@ -1,5 +1,6 @@
 """A small training with everything that could tell one layout from another, in about a second."""
 
+import os
 import sys
 import time
 
@@ -31,6 +32,8 @@ class Noisy(Dataset):
 options = dict(word.split("=") for word in sys.argv[1:])
 epochs = int(options.get("epochs", 3))
 job = easyscale.init(logical_workers=8, seed=3)
+if "unequal" in options:
+    torch.manual_seed(os.getpid())
 model = nn.Sequential(
     nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.3),
     nn.Linear(24, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4),
@@ -58,6 +61,8 @@ for epoch in job.epochs(epochs):
     for step in loader:
         for x, y in step:
             loss = F.cross_entropy(model(x), y)
+            if options.get("raise") == f"{step.number}:{step.rank}":
+                raise ValueError("a wrong label")
             loss.backward()
             step.report(loss=loss)
             if "pause" in options:
@@ -71,5 +76,7 @@ for epoch in job.epochs(epochs):
     if job.is_main:
         loss = sum(float(loss) for _, loss in results).hex()
         print(f"epoch {epoch} loss {job.metrics['loss'].hex()} held out {state.best} {loss}")
+    if "stop" in options and epoch == int(options["stop"]):
+        break
 
 print("digest", job.digest, state.best)

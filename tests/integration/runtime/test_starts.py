@@ -1,0 +1,103 @@
+"""How real workers begin and end: from snapshots, from unequal states, early, and by an error."""
+
+from pathlib import Path
+
+from easyscale import messages
+from easyscale.model import Mode, SnapshotReference
+from tests.support.crew import Crew, Hand, Zygote
+
+SCRIPT = Path(__file__).parents[2] / "support" / "scripts" / "small.py"
+HALVES = {0: range(4), 1: range(4, 8)}
+
+
+def crew_of(zygote: Zygote, folder: Path, *words: str, **settings: object) -> Crew:
+    return Crew(zygote, folder, SCRIPT, *words, **settings)
+
+
+def start(crew: Crew, count: int) -> list[Hand]:
+    hands = [crew.start(f"n{number}") for number in range(count)]
+    crew.registered(*hands)
+    return hands
+
+
+def test_a_node_without_the_snapshot_takes_the_state_from_one_that_has_it(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with crew_of(zygote, tmp_path, snapshot_every_steps=7) as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, HALVES))
+        (digest,) = crew.finished(a, b)
+        first, *_, last = a.all(messages.SnapshotWritten)
+        assert (first.step, first.last) == (7, False)
+        assert (last.step, last.last, last.digest) == (18, True, digest)
+        has = crew.start("has")
+        lacks = crew.start("lacks", snapshot_dir=str(tmp_path / "empty"))
+        crew.registered(has, lacks)
+        reference = SnapshotReference(first.name, first.step, first.digest)
+        commit = crew.commit(Mode.RESTORE, {3: range(4), 2: range(4, 8)}, snapshot=reference)
+        crew.entered(commit)
+        for hand in (has, lacks):
+            entered = hand.last(messages.Entered)
+            assert entered is not None
+            # Six steps, an evaluation and another step.
+            assert (entered.step, entered.position) == (7, 8)
+        assert crew.finished(has, lacks) == {digest}
+
+
+def test_a_snapshot_that_nobody_has_is_rejected_and_another_one_taken(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with crew_of(zygote, tmp_path, "epochs=1") as crew:
+        a, b = start(crew, 2)
+        missing = SnapshotReference("step-00000005-g1.1-00000000", 5, "0" * 64)
+        crew.commit(Mode.RESTORE, HALVES, snapshot=missing)
+        for hand in (a, b):
+            crew.until(lambda hand=hand: bool(hand.all(messages.Broken)), "broken is said")  # type: ignore[misc]
+            assert hand.all(messages.SnapshotRejected)[0].name == missing.name
+        crew.entered(crew.commit(Mode.RESTORE, HALVES))
+        assert len(crew.finished(a, b)) == 1
+
+
+def test_unequal_initial_states_name_the_first_tensor_that_differs(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with crew_of(zygote, tmp_path, "unequal=1") as crew:
+        a, b = start(crew, 2)
+        crew.commit(Mode.RESTORE, HALVES)
+        crew.ended(a, b)
+        for hand in (a, b):
+            failure = hand.last(messages.Failure)
+            assert failure is not None
+            assert failure.refused
+            assert "model.0.bias differs between n0/cpu:0 and n1/cpu:0" in failure.text
+
+
+def test_an_early_end_of_the_loop_is_completed_when_the_script_ends(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with crew_of(zygote, tmp_path, "stop=1") as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, HALVES))
+        assert len(crew.finished(a, b)) == 1
+        finished = a.last(messages.Finished)
+        assert finished is not None
+        assert finished.step == 12
+
+
+def test_an_error_in_a_micro_step_is_reported_with_its_rank_step_and_line(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with crew_of(zygote, tmp_path, "raise=3:6") as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, HALVES))
+        crew.ended(b)
+        failure = b.last(messages.Failure)
+        assert failure is not None
+        assert (failure.type, failure.text) == ("ValueError", "a wrong label")
+        assert (failure.rank, failure.step, failure.refused) == (6, 3, False)
+        assert failure.file == str(SCRIPT)
+        assert failure.excerpt[-1].text.strip() == 'raise ValueError("a wrong label")'
+        assert failure.excerpt[-1].number == failure.line
+        assert "a wrong label" in b.text
+        crew.until(lambda: bool(a.all(messages.Broken)), "the other one says that it is stuck")
+        assert a.all(messages.Broken)[0].suspects == (b.worker,)

@@ -164,7 +164,6 @@ def tell_lost(turn: Turn, ended: Iterable[WorkerId]) -> None:
 
 def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | None:
     """Take in what a worker says; a commit it brings is returned, since it concerns all."""
-    keys = turn.state.keys
     match message:
         case Initialised(pid=pid, kind=kind):
             turn.put_worker(replace(worker, initialised=True, pid=pid, kind=kind or worker.kind))
@@ -174,16 +173,13 @@ def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | Non
                 replace(worker, phase=Phase.STANDBY, address=address, since_s=turn.now.s)
             )
         case Ready(generation=generation):
-            held = encode(Readiness(address=worker.address))
-            turn.do(Write(key=keys.ready(generation, worker.id), value=held, leased=True))
+            turn.put_worker(replace(worker, ready=generation))
+            write_leased(turn, replace(worker, ready=generation, entered=None, broken=None))
         case SaidEntered():
             _enter(turn, worker, message)
         case Broken(generation=generation):
-            report = BrokenReport(
-                position=message.position, suspects=message.suspects, reason=message.reason
-            )
-            key = keys.broken(generation, worker.id)
-            turn.do(Write(key=key, value=encode(report), leased=True))
+            turn.put_worker(replace(worker, broken=message))
+            write_leased(turn, replace(worker, broken=message, entered=None, ready=None))
             turn.because(f"{worker.id.place} is broken in {generation.label}", message.reason)
         case StepReport():
             _report(turn, worker, message)
@@ -222,20 +218,32 @@ def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | Non
 
 
 def _enter(turn: Turn, worker: OwnWorker, said: SaidEntered) -> None:
-    entered = Entered(said.generation, said.position, said.has_state)
-    turn.put_worker(replace(worker, entered=entered))
-    write_entry(turn, worker.id, entered)
+    entered = Entered(said.generation, said.position, said.has_state, said.pause_s)
+    worker = replace(worker, entered=entered, broken=None, ready=None)
+    turn.put_worker(worker)
+    write_leased(turn, worker)
     commit = turn.state.untold
     if commit is not None and commit.generation == said.generation:
         turn.set(untold=None)
         news.tell_commit(turn, commit, pause_s=said.pause_s)
 
 
-def write_entry(turn: Turn, worker: WorkerId, entered: Entered) -> None:
-    """Say in the store that the worker formed a generation."""
-    entry = Entry(position=Position(entered.position), has_state=entered.has_state)
-    key = turn.state.keys.entry(entered.generation, worker)
-    turn.do(Write(key=key, value=encode(entry), leased=True))
+def write_leased(turn: Turn, worker: OwnWorker) -> None:
+    """Say in the store what the worker formed, holds and suffers, as far as it stands."""
+    keys = turn.state.keys
+    if (entered := worker.entered) is not None:
+        entry = Entry(position=Position(entered.position), has_state=entered.has_state)
+        key = keys.entry(entered.generation, worker.id)
+        turn.do(Write(key=key, value=encode(entry), leased=True))
+    if worker.ready is not None:
+        held = encode(Readiness(address=worker.address))
+        turn.do(Write(key=keys.ready(worker.ready, worker.id), value=held, leased=True))
+    if (broken := worker.broken) is not None:
+        report = BrokenReport(
+            position=broken.position, suspects=broken.suspects, reason=broken.reason
+        )
+        key = keys.broken(broken.generation, worker.id)
+        turn.do(Write(key=key, value=encode(report), leased=True))
 
 
 def _report(turn: Turn, worker: OwnWorker, report: StepReport) -> None:

@@ -130,8 +130,7 @@ def enrolled(turn: Turn, event: Enrolled) -> None:
     if not again:
         return
     for worker in state.workers.values():
-        if worker.entered is not None:
-            crew.write_entry(turn, worker.id, worker.entered)
+        crew.write_leased(turn, worker)
     for worker_id, ending in state.buried.items():
         key = state.keys.gone_worker(worker_id)
         turn.do(Write(key=key, value=encode(ending), leased=False))

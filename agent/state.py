@@ -11,7 +11,7 @@ from easyscale.agent.actions import AgentAction
 from easyscale.agent.events import Slot
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import Identity, LaunchSettings
-from easyscale.messages import Failure, Finished, StepReport
+from easyscale.messages import Broken, Failure, Finished, StepReport
 from easyscale.model import (
     Commit,
     Ending,
@@ -72,6 +72,7 @@ class Entered:
     generation: GenerationNumber
     position: int
     has_state: bool
+    pause_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,9 @@ class OwnWorker:
     initialised: bool = False
     ranks: tuple[LogicalRank, ...] = ()
     entered: Entered | None = None
+    #: Its cry for help and the plan it holds: they hang on the lease and are written again with it.
+    broken: Broken | None = None
+    ready: GenerationNumber | None = None
     #: The newest plan and commit it was told, and when the commit was.
     plan: GenerationNumber | None = None
     told: GenerationNumber | None = None

@@ -282,7 +282,11 @@ class World:
         if not node.stands or node.lease is None or node.revision is None:
             return False
         entry = node.store.read(self.keys.leader, timeout_s=_T).get(self.keys.leader)
-        if entry is not None and entry.value != node.name and node.token is not None:
+        if entry is not None and entry.lease == node.lease and node.token is None:
+            node.token = entry.create_revision
+            self.post(node, events.Elected(token=node.token))
+            return True
+        if entry is not None and entry.lease != node.lease and node.token is not None:
             node.token = None
             self.post(node, events.Deposed(reason="another leads"))
             return True

@@ -152,7 +152,7 @@ def page_of(command: click.Command, ctx: click.Context) -> Page:
     ]
     pieces = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
     options = Group("Options", "", tuple(entries))
-    return Page(command.help or "", pieces, (options,) if entries else ())
+    return Page(" ".join((command.help or "").split()), pieces, (options,) if entries else ())
 
 
 def _described(option: click.Option, ctx: click.Context) -> tuple[str, str]:

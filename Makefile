@@ -75,8 +75,8 @@ docs: setup ## the pages, warnings as errors, then what they claim
 	python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	$(PYTEST) tests/docs
 
-bench: setup ## the targets, side by side with torchrun and DDP
-	python -m benchmarks
+bench: setup ## the figures we aim at, side by side with torchrun, gloo and a plain loop
+	@set -e; for program in benchmarks/*.py; do echo "== $$program"; python "$$program"; done
 
 coverage: setup ## unit, integration and e2e, forked workers included
 	coverage erase

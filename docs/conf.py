@@ -11,6 +11,8 @@ extensions = ["myst_parser", "sphinx_click"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 nitpicky = True
+# sphinx-click lists the environment variables of hidden options too and refers to the options.
+suppress_warnings = ["ref.option"]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"

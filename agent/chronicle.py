@@ -91,10 +91,10 @@ class Chronicle:
         self._audience.open(job=job, facts=facts)
 
     def event(self, event: JobEvent) -> None:
-        """Keep a change; a wait that is told again replaces itself."""
+        """Keep a change; a wait or a snapshot that follows another one stands for both."""
         with self._lock:
-            waits = event.event is EventKind.WAITING
-            if waits and self._events and self._events[-1].event is EventKind.WAITING:
+            last = self._events[-1].event if self._events else None
+            if event.event is last and last in (EventKind.WAITING, EventKind.SNAPSHOT):
                 self._events[-1] = event
             else:
                 self._events.append(event)

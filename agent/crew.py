@@ -232,7 +232,11 @@ def write_leased(turn: Turn, worker: OwnWorker) -> None:
     """Say in the store what the worker formed, holds and suffers, as far as it stands."""
     keys = turn.state.keys
     if (entered := worker.entered) is not None:
-        entry = Entry(position=Position(entered.position), has_state=entered.has_state)
+        entry = Entry(
+            position=Position(entered.position),
+            has_state=entered.has_state,
+            pause_s=entered.pause_s,
+        )
         key = keys.entry(entered.generation, worker.id)
         turn.do(Write(key=key, value=encode(entry), leased=True))
     if worker.ready is not None:

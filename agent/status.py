@@ -48,6 +48,8 @@ _NO_CHANGE = frozenset(
         EventKind.STOPPED,
     }
 )
+#: These have a line of their own where they are told.
+_UNSEEN = frozenset({EventKind.MET, EventKind.WAITING, EventKind.SNAPSHOT})
 #: The newest changes that a status carries; `events` has the rest.
 MOST_CHANGES = 200
 
@@ -244,7 +246,7 @@ def _changes(own: Own | None) -> Changes:
         count=sum(map(is_change, events)) + own.told.dropped,
         paused_s=totals.paused_s,
         steps_lost=totals.steps_lost,
-        last=tuple(event for event in reversed(events) if event.event is not EventKind.MET)[
+        last=tuple(event for event in reversed(events) if event.event not in _UNSEEN)[
             :MOST_CHANGES
         ],
     )

@@ -320,6 +320,8 @@ class Entry(Record, frozen=True, kw_only=True):
 
     position: Position
     has_state: bool
+    #: From its last completed step to entering, seconds.
+    pause_s: float | None = None
 
 
 class Readiness(Record, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from easyscale.agent.control import AgentSilent, LocalAgent, ask, local_agents, 
 from easyscale.agent.status import status_of
 from easyscale.errors import EasyScaleError, FormatError, OutcomeUnknown, StoreUnreachable
 from easyscale.job_status import Closing, Glance
-from easyscale.model import Wish, encode
+from easyscale.model import GenerationNumber, Wish, encode
 from easyscale.rendezvous.endpoints import EtcdSettings, parse_endpoints
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.store import Put, Store
@@ -71,6 +71,9 @@ class Job(Protocol):
     def standing(self, wish_id: str) -> Wish | None:
         """The wish while it waits or stands refused; None once it has come true."""
 
+    def pause_s(self, *, after: GenerationNumber) -> float | None:
+        """What a newer generation cost, by its members' records; None: not known here, or yet."""
+
     def events(self, after: int) -> Events: ...
 
     def story(self) -> Sequence[Mapping[str, str]]: ...
@@ -99,6 +102,10 @@ class LocalJob:
     def standing(self, wish_id: str) -> Wish | None:
         wishes = msgspec.convert(self._ask("wishes", {}), dict[str, Wish])
         return wishes.get(wish_id)
+
+    def pause_s(self, *, after: GenerationNumber) -> float | None:
+        del after  # the events have it
+        return None
 
     def events(self, after: int) -> Events:
         answer = self._ask("events", {"after": after})
@@ -177,6 +184,14 @@ class StoredJob:
 
     def standing(self, wish_id: str) -> Wish | None:
         return self.view().wishes.get(wish_id)
+
+    def pause_s(self, *, after: GenerationNumber) -> float | None:
+        view = self.view()
+        if view.base is None or view.base.generation <= after:
+            return None
+        entries = view.entries.get(view.base.generation, {})
+        said = [each.pause_s for each in entries.values() if each.pause_s is not None]
+        return max(said, default=None)
 
     def events(self, after: int) -> Events:
         del after

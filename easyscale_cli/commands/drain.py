@@ -8,8 +8,8 @@ import click
 from easyscale.agent.control import AgentSilent
 from easyscale.errors import UsageError
 from easyscale.job_status import Glance, SlotFacts
-from easyscale.model import Wish
-from easyscale.reports import EventKind, JobEvent, stamp
+from easyscale.model import GenerationNumber, Wish
+from easyscale.reports import EventKind, Fact, JobEvent
 from easyscale_cli.commands.stop import show_ending
 from easyscale_cli.connection import AgentEnded, Job, OnlyAtTheAgent
 from easyscale_cli.lookup import check_place, found
@@ -22,6 +22,7 @@ from easyscale_cli.waiting import wait_until
 
 #: The surviving agent tells of the change when its workers have entered it: a moment later.
 _TOLD_S = 3.0
+_LOOK_EVERY_S = 0.1
 
 
 @click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,9 +46,9 @@ def command(job: str, place: str, *, limit_s: float, **asked: Any) -> int:
         raise UsageError(f"{place!r} is no place", hint="NODE or NODE/SLOT, as status shows them")
     output = Output(asked)
     with output.answering(), found(job, asked, command="drain", apart_from=node) as it:
-        offered = [(each.node, each.slot) for each in it.glance().status.slots]
+        before = it.glance()
+        offered = [(each.node, each.slot) for each in before.status.slots]
         check_place(offered, job=it.id, node=node, slot=slot)
-        began = stamp(time.time())
         slots = (slot,) if slot else ()
         it.wish(Wish(kind="drain", node=node, slots=slots, by=f"asked by {user_name()}"))
         glance = wait_until(
@@ -60,7 +61,7 @@ def command(job: str, place: str, *, limit_s: float, **asked: Any) -> int:
         if glance.closing is not None:
             show_ending(glance, glance.closing, output)
             return glance.closing.exit_code
-        _show(_told(it, node, slot, since=began) or _seen(glance, node, slot), output)
+        _show(_change(it, before, node, slot), output)
     return 0
 
 
@@ -90,26 +91,41 @@ def _awaited(glance: Glance, node: str, slot: str) -> str:
     return "the job's end: nothing else takes part"
 
 
-def _told(job: Job, node: str, slot: str, *, since: str) -> JobEvent | None:
-    """The change as an agent told it, with its pause."""
-    deadline = time.monotonic() + _TOLD_S
-    while time.monotonic() < deadline:
-        try:
-            events = job.events(0).events
-        except (OnlyAtTheAgent, AgentEnded, AgentSilent):
-            return None
-        for event in reversed(events):
-            facts = event.facts
-            is_it = event.event is EventKind.DRAINED and facts.get("node") == node
-            if is_it and event.at >= since and (not slot or facts.get("slot") == slot):
-                return event
-        time.sleep(0.1)
+def _change(it: Job, before: Glance, node: str, slot: str) -> JobEvent:
+    """The change with its pause, as an agent told it or as the members recorded it."""
+    held = any(each.ranks for each in _remaining(before, node, slot))
+    former = GenerationNumber(before.status.job.era, before.status.job.generation)
+    deadline = time.monotonic() + (_TOLD_S if held else 0.0)
+    while True:
+        told = _told(it, node, slot, since=before.status.at)
+        if told is not None:
+            return told
+        pause_s = it.pause_s(after=former)
+        if pause_s is not None or time.monotonic() >= deadline:
+            return _seen(it.glance(), node, slot, pause_s if held else None)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _told(it: Job, node: str, slot: str, *, since: str) -> JobEvent | None:
+    try:
+        events = it.events(0).events
+    except (OnlyAtTheAgent, AgentEnded, AgentSilent):
+        return None
+    for event in reversed(events):
+        facts = event.facts
+        is_it = event.event is EventKind.DRAINED and facts.get("node") == node
+        if is_it and event.at >= since and (not slot or facts.get("slot") == slot):
+            return event
     return None
 
 
-def _seen(glance: Glance, node: str, slot: str) -> JobEvent:
-    """The change as the records show it: a place without ranks leaves without a pause."""
+def _seen(glance: Glance, node: str, slot: str, pause_s: float | None) -> JobEvent:
     job = glance.status.job
+    facts: dict[str, Fact] = {"node": node}
+    if slot:
+        facts["slot"] = slot
+    if pause_s is not None:
+        facts |= {"pause_s": pause_s, "steps_lost": 0}
     return JobEvent(
         at=glance.status.at,
         job=job.id,
@@ -118,7 +134,7 @@ def _seen(glance: Glance, node: str, slot: str) -> JobEvent:
         era=job.era,
         generation=job.generation,
         reason="",
-        facts={"node": node, **({"slot": slot} if slot else {})},
+        facts=facts,
     )
 
 

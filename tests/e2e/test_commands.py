@@ -1,11 +1,14 @@
 """What a person asks of a running job, from the same machine: status, devices, drain, stop."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from easyscale.rendezvous.embedded import EmbeddedEtcd
 from tests.support.processes import Outcome, Run, launched, run_easyscale
 
 SCRIPT = Path(__file__).parent.parent / "support" / "scripts" / "small.py"
@@ -25,6 +28,11 @@ def asked(*words: str) -> Any:  # noqa: ANN401 - JSON
     ended = run_easyscale(*words, "--json")
     assert ended.code == 0, ended.stdout + ended.stderr
     return json.loads(ended.stdout)
+
+
+def told(ended: Outcome) -> str:
+    """What a person read, without the line breaks of their terminal."""
+    return " ".join(ended.stderr.split())
 
 
 def status_once(job: str, run: Run, is_so: Callable[[Any], bool]) -> Any:  # noqa: ANN401 - JSON
@@ -120,8 +128,72 @@ def test_stop_ends_a_job_and_who_asks_after_it_hears_what_there_is(tmp_path: Pat
     assert run_easyscale("jobs", "--json").stdout == "[]\n"
 
 
+@pytest.fixture
+def meeting_point() -> Iterator[str]:
+    server = EmbeddedEtcd.start()
+    yield str(server.settings)
+    server.stop()
+
+
+@pytest.mark.timeout(240)  # two agents and a dozen commands
+def test_from_elsewhere_a_job_is_reached_through_its_etcd(
+    tmp_path: Path, meeting_point: str
+) -> None:
+    def node(name: str) -> AbstractContextManager[Run]:
+        return launched(
+            "launch", "--job-id", "far", "--node-name", name, "--logical-workers", "12",
+            "--nnodes", "2:2", "--devices-file", f"{name}.devices", "--etcd", meeting_point,
+            str(SCRIPT), "pause=0.02", "epochs=2000",
+            cwd=tmp_path,
+        )  # fmt: skip
+
+    # Another run folder stands for another machine: no socket leads to the agents.
+    (tmp_path / "other").mkdir(mode=0o700)
+    far = {"XDG_RUNTIME_DIR": str(tmp_path / "other"), "EASYSCALE_ETCD": meeting_point}
+
+    def answer(*words: str) -> Any:  # noqa: ANN401 - JSON
+        ended = run_easyscale(*words, "--json", env=far)
+        assert ended.code == 0, ended.stdout + ended.stderr
+        return json.loads(ended.stdout)
+
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.devices").write_text("cpu:1\n")
+    with node("a") as first, node("b") as second:
+        first.wait_for("event=started")
+        status = answer("status", "far")
+        assert {(slot["node"], slot["state"]) for slot in status["slots"]} == {
+            ("a", "in_use"),
+            ("b", "in_use"),
+        }
+        assert status["job"]["user"] is None
+        assert "none is on this machine" in told(run_easyscale("events", "far", env=far))
+
+        refused = run_easyscale("devices", "far", "b", "--set", "cuda:7", env=far)
+        assert refused.code == 2, refused.stderr
+        assert "no GPU" in told(refused)
+        listed = answer("devices", "far", "b", "--set", "cpu:2")
+        assert {slot["slot"] for slot in listed["slots"]} >= {"cpu:0"}
+        first.wait_for("event=joined node=b slot=cpu:1")
+
+        (tmp_path / "a.devices").write_text("cpu:2\n")
+        second.wait_for("event=joined node=a slot=cpu:1")
+
+        drained = answer("drain", "far", "b")
+        assert (drained["event"], drained["node"]) == ("drained", "b")
+        assert drained["pause_s"] >= 0.0
+        assert second.wait() == 0
+        assert first.process.poll() is None, "the job goes on"
+
+        stopped = answer("stop", "far")
+        assert stopped["state"] == "stopped"
+        assert first.wait() == 0
+    [job] = answer("jobs")
+    assert (job["id"], job["state"]) == ("far", "stopped")
+    assert run_easyscale("status", "far", "--once", env=far).code == 0
+
+
 def test_an_etcd_that_is_away_is_said_and_ends_with_3(tmp_path: Path) -> None:
     ended = run_easyscale("jobs", "--etcd", "127.0.0.1:1", "--json")
     assert ended.code == 3
-    assert "running jobs go on" in " ".join(ended.stderr.split())
+    assert "running jobs go on" in told(ended)
     assert json.loads(ended.stdout)["error"]["exit_code"] == 3

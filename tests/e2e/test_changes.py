@@ -107,7 +107,7 @@ def test_the_first_agent_is_killed_and_started_again_with_the_same_command(
         victims = [pid for pid in job.pids() if pid in below]
         first.run.signal(signal.SIGKILL)
         gone(below)
-        b.sees("lost")
+        b.sees("recovered")
         job.goes_on()
         again = job.start("a")
         again.joins()
@@ -135,6 +135,7 @@ def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on_with_other_slots(
         job.repeated_only()
 
 
+@pytest.mark.allow_leak("folder", "the door of a killed agent stays until its next launch")
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path, reference: Reference) -> None:
     with Job(tmp_path, reference) as job:
         a = job.start(slots=2)

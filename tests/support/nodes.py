@@ -26,7 +26,7 @@ from typing import Any, Self
 import psutil
 
 from tests.support.etcd import Server, wait_until
-from tests.support.processes import Run, launched, started
+from tests.support.processes import Run, easyscale_command, started
 
 SCRIPT = Path(__file__).parent.parent / "e2e" / "scripts" / "steady.py"
 N = 5
@@ -142,15 +142,18 @@ class Job:
         """How commands find the job's etcd; one of the agent's own needs no word."""
         return () if self.etcd is None else ("--etcd", str(self.etcd.endpoint))
 
-    def start(self, name: str = "a", *, slots: int = 1, options: tuple[str, ...] = ()) -> Node:
+    def start(self, name: str = "a", *, slots: int = 1, within: tuple[str, ...] = ()) -> Node:
+        """Launch the script on a node; `within` goes before the command."""
+        command = [
+            *within, *easyscale_command(), "launch", "--json", "--job-id", self.name,
+            "--node-name", name, *self.where, "--logical-workers", str(N),
+            "--devices", f"cpu:{slots}", *self.options,
+            str(SCRIPT), str(self.out), "--epochs", str(self.reference.epochs),
+        ]  # fmt: skip
+        env = {"FAULTS": self.faults}
         run = self._stack.enter_context(
-            launched(
-                "launch", "--json", "--job-id", self.name, "--node-name", name, *self.where,
-                "--logical-workers", str(N), "--devices", f"cpu:{slots}", *self.options, *options,
-                str(SCRIPT), str(self.out), "--epochs", str(self.reference.epochs),
-                cwd=self.folder, env={"FAULTS": self.faults}, deadline_s=DEADLINE_S,
-            )
-        )  # fmt: skip
+            started(command, cwd=self.folder, env=env, deadline_s=DEADLINE_S)
+        )
         node = Node(name, run, self)
         self.nodes.append(node)
         return node
@@ -219,11 +222,14 @@ class Job:
 
     # --- the claims ------------------------------------------------------------------------------
 
-    def holds(self, end: Event, *, steps_lost: int = 0) -> None:
+    def holds(self, end: Event, *, steps_lost: int = 0, unwritten: tuple[str, ...] = ()) -> None:
         """The job has finished with the bits of the undisturbed run, in all that it wrote."""
         assert end["event"] == "finished", self.report()
         assert [path.name for path in self.out.glob("conflict-*")] == [], self.report()
-        assert notes_in(self.out) == self.reference.notes
+        expected = dict(self.reference.notes)
+        for name in unwritten:
+            del expected[name]
+        assert notes_in(self.out) == expected, self.report()
         assert end["digest"] == self.reference.digest
         assert end["steps_lost"] == steps_lost, self.report()
 

@@ -33,9 +33,10 @@ def main() -> None:
         plain, elastic = folder / "plain.py", folder / "elastic.py"
         plain.write_text(SCRIPT)
         elastic.write_text(ELASTIC)
-        torchrun = [folder_of_programs / "torchrun", "--nproc-per-node", "2", plain]
-        ours = [folder_of_programs / "easyscale", "launch", "--devices", "cpu:2"]
-        ours += ["--logical-workers", "2", elastic]
+        torchrun: list[Path | str] = [folder_of_programs / "torchrun", "--nproc-per-node", "2"]
+        torchrun.append(plain)
+        ours: list[Path | str] = [folder_of_programs / "easyscale", "launch"]
+        ours += ["--devices", "cpu:2", "--logical-workers", "2", elastic]
         for command in (torchrun, ours):  # disk caches warm for both
             first_line_s(command, folder)
         pairs = [

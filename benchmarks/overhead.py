@@ -15,6 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset
+
+import easyscale
+
+Batch = tuple[torch.Tensor, torch.Tensor]
 
 TIME_TARGET = 1.02
 N = 16
@@ -79,40 +89,41 @@ def child(words: list[str], rounds: int) -> dict[str, float]:
     return {"mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3}
 
 
-def build(width: int) -> tuple:
-    import torch
-    from torch import nn
-
+def build(width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-    return torch, model, torch.optim.SGD(model.parameters(), lr=1e-3)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
-def plain_step(torch, model, optimizer, batches) -> None:
+def take_plain_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Batch]
+) -> None:
     optimizer.zero_grad()
     for x, y in batches:
-        (torch.nn.functional.mse_loss(model(x), y) / len(batches)).backward()
+        (F.mse_loss(model(x), y) / len(batches)).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def take_our_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: Any) -> None:
+    for x, y in step:
+        F.mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
 
 
 def compare_times(width: int, rows: int, rounds: int) -> dict[str, float]:
     """Alternate steps of a plain loop and of ours over batches that lie ready."""
-    import easyscale
-
     job = easyscale.init(seed=0)
-    torch, model, optimizer = build(width)
-    dataset = torch.utils.data.TensorDataset(torch.randn(rows, width), torch.randn(rows, width))
-    batch = (dataset.tensors[0], dataset.tensors[1])
-    twin = build(width)[1]
-    twin_optimizer = torch.optim.SGD(twin.parameters(), lr=1e-3)
+    model, optimizer = build(width)
+    twin, twin_optimizer = build(width)
+    batch = (torch.randn(rows, width), torch.randn(rows, width))
     job.register(model=model, optimizer=optimizer)
     loader = job.loader(Ready(N * (rounds + 2), batch), batch_size=1, collate_fn=first)
     ratios, plain_s = [], []
     for _ in job.epochs(1):
         for step in loader:
-            ours_s = timed(lambda step=step: our_step(torch, model, optimizer, step))
-            other_s = timed(lambda: plain_step(torch, twin, twin_optimizer, [batch] * N))
+            ours_s = timed(take_our_step, model, optimizer, step)
+            other_s = timed(take_plain_step, twin, twin_optimizer, [batch] * N)
             ratios.append(ours_s / other_s)
             plain_s.append(other_s)
     return {
@@ -121,54 +132,46 @@ def compare_times(width: int, rows: int, rounds: int) -> dict[str, float]:
     }
 
 
-def our_step(torch, model, optimizer, step) -> None:
-    for x, y in step:
-        torch.nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
+class Ready(Dataset[Batch]):
+    """Every sample is one batch that lies ready: reading costs nothing."""
 
-
-class Ready:
-    """A dataset whose every sample is one batch that lies ready: reading costs nothing."""
-
-    def __init__(self, length: int, batch: tuple) -> None:
+    def __init__(self, length: int, batch: Batch) -> None:
         self._length, self._batch = length, batch
 
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> tuple:
+    def __getitem__(self, index: int) -> Batch:
         return self._batch
 
 
-def first(samples: list) -> tuple:
+def first(samples: list[Batch]) -> Batch:
     """Collate a batch of one sample to that sample."""
     return samples[0]
 
 
-def timed(work: Callable[[], None]) -> float:
+def timed(take_step: Callable[..., None], *arguments: object) -> float:
     began_s = time.perf_counter()
-    work()
+    take_step(*arguments)
     return time.perf_counter() - began_s
 
 
 def run_plain(width: int, n: int) -> None:
-    torch, model, optimizer = build(width)
+    model, optimizer = build(width)
     batches = [(torch.randn(4, width), torch.randn(4, width))] * n
     for _ in range(3):
-        plain_step(torch, model, optimizer, batches)
+        take_plain_step(model, optimizer, batches)
 
 
 def run_ours(width: int) -> None:
-    import easyscale
-
     job = easyscale.init(seed=0)
-    torch, model, optimizer = build(width)
+    model, optimizer = build(width)
     batch = (torch.randn(4, width), torch.randn(4, width))
     job.register(model=model, optimizer=optimizer)
     loader = job.loader(Ready(3 * job.logical_workers, batch), batch_size=1, collate_fn=first)
     for _ in job.epochs(1):
         for step in loader:
-            our_step(torch, model, optimizer, step)
+            take_our_step(model, optimizer, step)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Names the training state: the same for every layout, launcher or not. Hashes all of it."""
+        """Names the training state, the same in every layout; hashes all of it."""
         return digest(captured(self._training.things))
 
     def register(self, *, override: Iterable[str] = (), **objects: object) -> None:

@@ -75,6 +75,9 @@ def launch(out: Path, model: str, n: int, layout: str, loader_workers: int) -> S
         cwd=out.parent,
     )  # fmt: skip
     assert ended.code == 0, ended.stdout + ended.stderr
+    assert '"event":"lost"' not in ended.stdout, (
+        ended.stdout
+    )  # what main wrote would be in two parts
     last = json.loads(ended.stdout.splitlines()[-1])
     assert last["event"] == "finished", ended.stdout
     return seen_in(out, digest=last["digest"])

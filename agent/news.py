@@ -12,6 +12,7 @@ from easyscale.agent.actions import Announce, Conclude, ShowProgress
 from easyscale.agent.cause import signal_name
 from easyscale.agent.state import OwnWorker, Turn
 from easyscale.model import Commit, Ending, JobState, Mode, Outcome, SnapshotRecord, WorkerId
+from easyscale.rendezvous.keys import Incarnation
 from easyscale.reports import EventKind, Fact, JobEvent, Progress, Summary
 
 #: Progress is shown at most this often.
@@ -58,6 +59,7 @@ def tell_commit(turn: Turn, commit: Commit, *, pause_s: float | None) -> None:
             _tell_start(turn, commit, former)
         case Mode.NOW:
             kept = len(commit.members)
+            _tell_silent(turn, commit, former)
             announce(
                 turn,
                 EventKind.RECOVERED,
@@ -207,6 +209,19 @@ def tell_lost(turn: Turn, worker: WorkerId, ending: Ending) -> None:
         restarts=_restarts(turn, worker, ending),
         restarts_limit=turn.state.settings.max_restarts,
     )
+
+
+def _tell_silent(turn: Turn, commit: Commit, former: Commit | None) -> None:
+    """Who was left out without a word of its own agent: that was killed, or nobody hears it."""
+    view = turn.state.view
+    for member in former.members if former else ():
+        worker = member.worker
+        told_elsewhere = worker.node == turn.state.node or worker in view.gone
+        if told_elsewhere or worker in commit.workers:
+            continue
+        agent = view.gone_agents.get(Incarnation(worker.node, worker.incarnation))
+        how = agent.how if agent is not None else "the others do not hear it"
+        tell_lost(turn, worker, Ending(how=how, step=turn.state.step, ranks=member.ranks))
 
 
 def _restarts(turn: Turn, worker: WorkerId, ending: Ending) -> int | None:

@@ -19,10 +19,10 @@ import msgspec
 
 from easyscale.agent.control import AgentSilent
 from easyscale.errors import StoreError
-from easyscale.job_status import Closing, Glance, StoreFacts
+from easyscale.job_status import Closing, Glance, JobStatus, StoreFacts
 from easyscale_cli.connection import Job
 from easyscale_cli.output import Output
-from easyscale_cli.views.closing import exit_words, first_cause_lines, summary_lines
+from easyscale_cli.views.closing import exit_words, first_cause_lines, record_lines, summary_lines
 from easyscale_cli.views.launch import entry
 from easyscale_cli.views.layout import line
 from easyscale_cli.views.status import Window, status_lines
@@ -46,18 +46,20 @@ def watch(job: Job, output: Output) -> int:
     output.show(view.last_frame())
     if closing is None:
         return 0
-    output.show(closing_lines(closing, output))
+    output.show(closing_lines(view.status, closing, output))
     return closing.exit_code
 
 
-def closing_lines(closing: Closing, output: Output) -> list[Line]:
-    """The last word on a job: its summary, its first cause, or how the agent ended."""
+def closing_lines(status: JobStatus, closing: Closing, output: Output) -> list[Line]:
+    """The last word on a job: its summary, its first cause, its records, or how the agent ended."""
     page = output.page
     if closing.cause is not None:
         return first_cause_lines(closing.cause, page)
     if closing.summary is not None:
         return summary_lines(closing.summary, page)
     code = closing.exit_code
+    if status.job.exit_code is not None:
+        return record_lines(status, code, page)
     words = f"exit {code}" if code == 0 else f"exit {exit_words(code)}"
     return entry(line("Ended"), [page.glyphs.prose(closing.reason), words], page)
 
@@ -77,6 +79,10 @@ class _View:
         self._glance = job.glance(watches=True)
         self._heard_s = time.monotonic()
         self._choice = Choice()
+
+    @property
+    def status(self) -> JobStatus:
+        return self._glance.status
 
     def last_frame(self) -> list[Line]:
         return status_lines(self._glance.status, window_of(self._output, has_keys=False))

@@ -50,7 +50,7 @@ def _awaited(glance: Glance) -> str:
 def show_ending(glance: Glance, closing: Closing, output: Output) -> None:
     """How the job ended, for people or as one object."""
     if not output.as_json:
-        output.show(closing_lines(closing, output))
+        output.show(closing_lines(glance.status, closing, output))
         return
     job = glance.status.job
     value = {

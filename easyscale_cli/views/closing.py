@@ -7,6 +7,8 @@ import signal
 from typing import Final
 
 from easyscale.errors import ExitCode
+from easyscale.job_status import JobStatus
+from easyscale.model import JobState
 from easyscale.reports import FirstCause, Summary
 from easyscale_cli.views import numbers
 from easyscale_cli.views.cells import cut_end, width_of
@@ -56,7 +58,7 @@ def summary_lines(summary: Summary, page: Page) -> list[Line]:
     return [
         (),
         *_outcome(summary, page),
-        *_digest(summary, page),
+        *_digest(summary.digest, page),
         *_metric(summary, page),
         *_rate(summary, page),
         *_changes(summary, page),
@@ -80,12 +82,12 @@ def _outcome(summary: Summary, page: Page) -> list[Line]:
     return entry(line(verb), rows, page)
 
 
-def _digest(summary: Summary, page: Page) -> list[Line]:
-    if not summary.digest:
+def _digest(text: str, page: Page) -> list[Line]:
+    if not text:
         return []
-    digest = line(Span(page.glyphs.name(summary.digest), Role.NAME))
+    digest = line(Span(page.glyphs.name(text), Role.NAME))
     # Never wrapped: a digest that is cut in two cannot be compared with one glance or one paste.
-    if page.cells - page.gutter - 1 < width_of(summary.digest):
+    if page.cells - page.gutter - 1 < width_of(text):
         tag = in_gutter(line(Span("digest", Role.QUIET)), page.gutter, page.glyphs.cut)
         return [tag, digest]
     return label("digest", [digest], page)
@@ -159,6 +161,26 @@ def _kept(summary: Summary, page: Page) -> list[Line]:
     if summary.log_dir:
         rows += label("logs", [page.glyphs.name(summary.log_dir)], page)
     return rows
+
+
+def record_lines(status: JobStatus, exit_code: int, page: Page) -> list[Line]:
+    """The same of a job of which only its records are known: how, how far, what is left of it."""
+    job, newest = status.job, status.snapshot
+    verb = {
+        JobState.FINISHED: Span("Finished", Role.GOOD),
+        JobState.FAILED: Span("Failed", Role.FAILED),
+    }.get(job.state, Span("Drained"))
+    rows = [
+        page.glyphs.name(job.id),
+        numbers.counted(job.step, "step"),
+        page.glyphs.prose(job.note or "") if job.state is not JobState.FINISHED else "",
+        f"exit {exit_code}" if exit_code == 0 else f"exit {exit_words(exit_code)}",
+    ]
+    lines = [(), *entry(line(verb), rows, page), *_digest(job.digest or "", page)]
+    if newest is not None:
+        size = "" if newest.bytes is None else numbers.data_size(newest.bytes)
+        lines += label("snapshot", [f"step {numbers.count(newest.step)}", size], page)
+    return lines
 
 
 def first_cause_lines(cause: FirstCause, page: Page) -> list[Line]:

@@ -8,10 +8,12 @@ import pytest
 
 from easyscale.job_status import SlotFacts, count_slots
 from easyscale.model import JobState
+from easyscale_cli.views.closing import record_lines
 from easyscale_cli.views.devices import devices_json, devices_lines
 from easyscale_cli.views.glyphs import ASCII, UNICODE
 from easyscale_cli.views.jobs import row_of
 from easyscale_cli.views.kinds import short_kind
+from easyscale_cli.views.launch import Page
 from easyscale_cli.views.layout import width
 from easyscale_cli.views.slots import Form
 from easyscale_cli.views.status import Window
@@ -133,3 +135,18 @@ def test_a_jobs_note_is_what_a_person_has_to_do_with() -> None:
     )
     finished = msgspec.structs.replace(STATUS, job=ended)
     assert row_of(finished).job.note == "digest a91e77f05c3d"
+
+
+def test_a_job_of_which_only_records_are_left_closes_with_its_digest_and_snapshot() -> None:
+    digest = "8c1f04e2" * 8
+    ended = msgspec.structs.replace(STATUS.job, state=JobState.FINISHED, digest=digest)
+    status = msgspec.structs.replace(STATUS, job=ended)
+    lines = [plain_text(row) for row in record_lines(status, 0, Page(80, UNICODE))]
+    assert lines[1].split() == ["Finished", "resnet50", "·", "6,412", "steps", "·", "exit", "0"]
+    assert lines[2].strip() == f"digest {digest}"
+    assert lines[3].split()[:3] == ["snapshot", "step", "6,400"]
+    failed = msgspec.structs.replace(
+        STATUS.job, state=JobState.FAILED, note="ValueError: target 11"
+    )
+    lost = record_lines(msgspec.structs.replace(STATUS, job=failed), 1, Page(80, UNICODE))
+    assert "ValueError: target 11 · exit 1: job failed" in plain_text(lost[1])

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from easyscale.agent import events
-from easyscale.model import Wish, WorkerId, encode
+from easyscale.model import WorkerId
 from easyscale.rendezvous.agreement import JobView
-from easyscale.rendezvous.store import Put
 from tests.support.world import World, failure
 
 REWRITE = "EASYSCALE_REWRITE_STORIES"
@@ -198,18 +197,13 @@ class Player:
 
     def do_drain(self, place: str, *, by: str = "a-person") -> None:
         node, _, slot = place.partition("/")
-        self._wish(Wish(kind="drain", node=node, slots=(slot,) if slot else (), by=by))
+        self._world.wish("drain", node, *([slot] if slot else []), by=by)
 
     def do_wish(self, kind: str, node: str = "", *, by: str = "a-person") -> None:
-        self._wish(Wish(kind=kind, node=node, by=by))
+        self._world.wish(kind, node, by=by)
 
     def do_signal(self, name: str, number: str) -> None:
         self._world.post(self._world.nodes[name], events.Signalled(number=int(number)))
-
-    def _wish(self, wish: Wish) -> None:
-        key = self._world.keys.wish(f"{wish.kind}-1")
-        store = self._world.server.client()
-        store.transact([], [Put(key, encode(wish))], timeout_s=1)
 
     # --- looking -------------------------------------------------------------------------------
 

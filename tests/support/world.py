@@ -38,6 +38,7 @@ from easyscale.model import (
     LogicalRank,
     Mode,
     Position,
+    Wish,
     WorkerId,
     encode,
 )
@@ -349,7 +350,7 @@ class World:
             case actions.Resign():
                 node.stands = False
             case actions.Leave(how=how):
-                self._leave(node, how)
+                self.leave(node, how)
             case actions.Announce(event=event):
                 text = f" ({event.reason})" if event.reason else ""
                 self.note(f"{node.name} says {event.event}{text}")
@@ -375,11 +376,19 @@ class World:
             case _:
                 assert_never(action)
 
-    def _leave(self, node: Node, how: str) -> None:
+    def wish(self, kind: str, node: str = "", *slots: str, by: str = "a-person") -> None:
+        """Somebody writes a wish into the store."""
+        key = self.keys.wish(f"{kind}-{node}" if node else kind)
+        asked = Wish(kind=kind, node=node, slots=slots, by=by)
+        self.server.client().transact([], [Put(key, encode(asked))], timeout_s=_T)
+
+    def leave(self, node: Node, how: str) -> None:
+        """Say that the agent has ended, and let its lease go."""
 
         key = self.keys.gone_agent(node.name, node.state.identity.incarnation)
         try:
-            self._flush(node)
+            if node.acts:
+                self._flush(node)
             node.store.transact([], [Put(key, encode(Ending(how=how)))], timeout_s=_T)
             if node.lease is not None:
                 node.store.revoke(node.lease, timeout_s=_T)

@@ -412,6 +412,18 @@ def test_after_a_lost_lease_the_agent_offers_what_it_knows_and_says_everything_a
     assert of(confirmed, actions.Enrol)[-1].record.commit is None  # the store knows it
 
 
+def test_a_cry_for_help_is_repeated_when_its_lease_is_lost() -> None:
+    agent = Agent().running()
+    broken = Broken(generation=number(1), position=Position(3), suspects=(), reason="reset")
+    agent.take(said(W0, broken), events.LeaseEnded(reason="x"))
+    again = of(agent.take(events.Enrolled(create_revision=77)), actions.Write)
+    assert KEYS.broken(number(1), W0) in {write.key for write in again}
+    agent.view(Job().committed(commit(2, [W0, W1], mode=Mode.NOW)))
+    agent.take(said(W0, entered(2)), events.LeaseEnded(reason="x"))
+    answered = of(agent.take(events.Enrolled(create_revision=99)), actions.Write)
+    assert KEYS.broken(number(1), W0) not in {write.key for write in answered}
+
+
 def test_progress_is_recorded_once_a_second_under_the_fence_by_mains_agent() -> None:
     agent = Agent().running()
     job = Job().committed(commit(1, [W0, W1]))

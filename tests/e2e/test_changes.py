@@ -56,6 +56,7 @@ def test_nodes_come_and_go_by_drain_and_by_sigterm(
         job.repeated_only()
 
 
+@pytest.mark.proof
 def test_a_slot_is_withdrawn_while_a_node_joins_and_another_leaves(
     tmp_path: Path, reference: Reference, etcd: Server
 ) -> None:
@@ -107,7 +108,7 @@ def test_the_first_agent_is_killed_and_started_again_with_the_same_command(
         victims = [pid for pid in job.pids() if pid in below]
         first.run.signal(signal.SIGKILL)
         gone(below)
-        b.sees("recovered")
+        assert b.sees("lost")["node"] == "a"
         job.goes_on()
         again = job.start("a")
         again.joins()

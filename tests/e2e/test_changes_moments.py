@@ -26,7 +26,7 @@ MAIN_KILLS = {
     "main, writing a snapshot": "kill@snapshot:step=13:main=1",
 }
 #: In the default run: one moment of each kind of operation.
-ALWAYS = {"in the backward pass", "in the exchange", "main, in an evaluation"}
+ALWAYS = {"in the backward pass", "in the exchange"}
 
 
 def cases(moments: dict[str, str]) -> list[object]:

@@ -66,7 +66,7 @@ def live(
     exit_code = script.run(request.script, failed=conversation.fail)
     if exit_code == 0:
         # What is left of the job's end, and answers for peers that have not come so far.
-        conversation.complete()
+        exit_code = conversation.complete()
     return exit_code
 
 

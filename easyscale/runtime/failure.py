@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 import easyscale
-from easyscale.errors import EasyScaleError, ScriptError
+from easyscale.errors import EasyScaleError, ScriptError, UsageError
 from easyscale.messages import Failure, SourceLine
 from easyscale.model import GenerationNumber, LogicalRank
 
@@ -52,7 +52,7 @@ def describe_failure(
         excerpt=_excerpt(place.filename, line),
         hidden_frames=len(frames) - len(own),
         traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK:],
-        refused=isinstance(error, ScriptError),
+        refused=isinstance(error, ScriptError | UsageError),
         hint=error.hint if isinstance(error, EasyScaleError) else "",
     )
 

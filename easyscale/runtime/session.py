@@ -9,6 +9,7 @@ import queue
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn, assert_never
@@ -127,10 +128,16 @@ class Session:
         )
         self.flush()
 
-    def complete(self) -> None:
-        """The script has come to its end without an error."""
-        self.at_script_end()
+    def complete(self) -> int:
+        """Do what is left when the script has come to its end; returns the exit code."""
+        try:
+            self.at_script_end()
+        except Exception as error:  # noqa: BLE001 - the script's own: it left a step half done
+            self.fail(error)
+            traceback.print_exception(error)
+            return 1
         self.flush()
+        return 0
 
     # --- threads ---------------------------------------------------------------------------------
 

@@ -437,7 +437,7 @@ class Together:
         if pauses and self.is_main:
             with suppress(GenerationBroken):  # in an evaluation: its boundary has passed
                 self._write_snapshot(last=True)
-            self._writer.finish()
+        self._writer.finish()
         self._left_for = commit.generation
         self._session.say(Drained(generation=commit.generation, step=self._training.place.step))
         self._session.flush()

@@ -76,7 +76,8 @@ class Zygote:
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair()
         self._pending = bytearray()
-        parent = ("--parent", str(os.getpid()))
+        # More workers than cores: it imports for all of them what an optimizer needs.
+        parent = ("--parent", str(os.getpid()), "--workers", "99")
         program = (sys.executable, "-P", "-m", "easyscale.runtime.zygote")
         self._process = subprocess.Popen(
             (*program, str(theirs.fileno()), *parent),

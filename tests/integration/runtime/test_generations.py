@@ -14,6 +14,8 @@ from easyscale import messages
 from easyscale.model import Mode, SnapshotReference
 from tests.support.crew import Crew, Hand, Zygote
 
+pytestmark = pytest.mark.timeout(120)
+
 SCRIPT = Path(__file__).parents[2] / "support" / "scripts" / "small.py"
 
 

@@ -26,6 +26,7 @@ def _forgotten() -> Iterator[None]:
     """Let go of the abandoned groups of a test whose members have all given up."""
     yield
     groups._ABANDONED.clear()
+    members.leave((), ())
 
 
 def membership(addresses: list[str], rank: int, number: int = 1) -> Membership:
@@ -98,7 +99,7 @@ def test_a_newer_commit_ends_forming_and_the_next_group_forms() -> None:
     listeners = [members.listen(rank) for rank in range(3)]
     addresses = [listener.address for listener in listeners]
     newer = threading.Event()
-    reached: list[int] = []
+    reached: list[Group] = []
 
     def run(rank: int) -> None:
         wait = Wait(
@@ -110,7 +111,7 @@ def test_a_newer_commit_ends_forming_and_the_next_group_forms() -> None:
         group = form(
             membership(addresses[:2], rank, 2), listener=listeners[rank], wait=members.WAIT
         )
-        reached.append(group.rank)
+        reached.append(group)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in (0, 1)]
     for thread in threads:
@@ -118,9 +119,8 @@ def test_a_newer_commit_ends_forming_and_the_next_group_forms() -> None:
     newer.set()
     for thread in threads:
         thread.join()
-    assert sorted(reached) == [0, 1]
-    for listener in listeners:
-        listener.close()
+    assert sorted(group.rank for group in reached) == [0, 1]
+    members.leave(reached, listeners)
 
 
 def test_the_commit_travels_with_whoever_comes_to_form_it() -> None:
@@ -129,8 +129,11 @@ def test_the_commit_travels_with_whoever_comes_to_form_it() -> None:
     listeners = [members.listen(0, answers), members.listen(1)]
     addresses = [listener.address for listener in listeners]
 
+    formed: list[Group] = []
+
     def run(rank: int) -> None:
-        form(membership(addresses, rank), listener=listeners[rank], wait=members.WAIT).close()
+        group = form(membership(addresses, rank), listener=listeners[rank], wait=members.WAIT)
+        formed.append(group)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in (0, 1)]
     for thread in threads:
@@ -138,8 +141,7 @@ def test_the_commit_travels_with_whoever_comes_to_form_it() -> None:
     for thread in threads:
         thread.join()
     assert [json.loads(record)["generation"] for record in heard] == [[1, 1]]
-    for listener in listeners:
-        listener.close()
+    members.leave(formed, listeners)
 
 
 FORMING = """

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from easyscale import messages
 from easyscale.model import Mode, SnapshotReference
 from tests.support.crew import Crew, Hand, Zygote
+
+pytestmark = pytest.mark.timeout(120)
 
 SCRIPT = Path(__file__).parents[2] / "support" / "scripts" / "small.py"
 HALVES = {0: range(4), 1: range(4, 8)}

@@ -27,27 +27,8 @@ from easyscale.job_status import (
 from easyscale.messages import StepReport
 from easyscale.model import Commit, JobState, Mode, Outcome, SnapshotRecord
 from easyscale.rendezvous.view import JobView
-from easyscale.reports import EventKind, JobEvent, stamp
+from easyscale.reports import EventKind, stamp
 
-#: These are told but are no change of the job.
-_NO_CHANGE = frozenset(
-    {
-        EventKind.MET,
-        EventKind.WAITING,
-        EventKind.STARTED,
-        EventKind.SLOW,
-        EventKind.RECOVERED_SPEED,
-        EventKind.RECOVERED,
-        EventKind.NOTE,
-        EventKind.SNAPSHOT,
-        EventKind.DRAINING,
-        EventKind.STORE_AWAY,
-        EventKind.STORE_BACK,
-        EventKind.FINISHED,
-        EventKind.FAILED,
-        EventKind.STOPPED,
-    }
-)
 #: These have a line of their own where they are told.
 _UNSEEN = frozenset({EventKind.MET, EventKind.WAITING, EventKind.SNAPSHOT})
 #: The newest changes that a status carries; `events` has the rest.
@@ -233,17 +214,12 @@ def _metrics(view: JobView, report: StepReport | None, own: Own | None) -> dict[
     return metrics
 
 
-def is_change(event: JobEvent) -> bool:
-    """Whether the heading counts it: a start, a warning or a note changes nothing."""
-    return event.event not in _NO_CHANGE
-
-
 def _changes(own: Own | None) -> Changes:
     if own is None:
         return Changes(count=0, paused_s=0.0, steps_lost=0)
     totals, events = own.state.totals, own.told.events
     return Changes(
-        count=sum(map(is_change, events)) + own.told.dropped,
+        count=sum(totals.changes.values()),
         paused_s=totals.paused_s,
         steps_lost=totals.steps_lost,
         last=tuple(event for event in reversed(events) if event.event not in _UNSEEN)[

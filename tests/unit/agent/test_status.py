@@ -11,7 +11,7 @@ from easyscale.agent.chronicle import MetricStory, Told
 from easyscale.agent.events import Slot
 from easyscale.agent.meter import Reading
 from easyscale.agent.settings import Identity
-from easyscale.agent.state import Now, OwnWorker, Phase, State
+from easyscale.agent.state import Now, OwnWorker, Phase, State, Totals
 from easyscale.agent.status import Own, status_of
 from easyscale.job_status import Glance, JobStatus, SlotFacts
 from easyscale.messages import StepReport
@@ -216,17 +216,15 @@ def test_the_loss_comes_first_and_has_the_history_that_was_told() -> None:
     assert status.metrics["loss"].first == 2.3
 
 
-def test_changes_are_counted_without_starts_notes_and_recoveries() -> None:
+def test_changes_are_those_that_the_agent_counts_and_the_newest_come_first() -> None:
     job = running()
-    kinds = [
-        EventKind.MET, EventKind.STARTED, EventKind.JOINED, EventKind.LOST, EventKind.RECOVERED,
-        EventKind.NOTE,
-    ]  # fmt: skip
-    events = tuple(event(kind) for kind in kinds)
-    changes = seen(job, replace(agent(job), told=Told(events=events))).changes
-    assert changes.count == 2
-    assert changes.last[0].event is EventKind.NOTE
-    assert EventKind.MET not in {each.event for each in changes.last}
+    events = tuple(
+        event(kind) for kind in (EventKind.MET, EventKind.STARTED, EventKind.JOINED, EventKind.LOST)
+    )
+    own = agent(job, totals=Totals(changes={"joined": 1, "lost": 2}, paused_s=0.5, steps_lost=3))
+    changes = seen(job, replace(own, told=Told(events=events))).changes
+    assert (changes.count, changes.paused_s, changes.steps_lost) == (3, 0.5, 3)
+    assert [str(each.event) for each in changes.last] == ["lost", "joined", "started"]
 
 
 def event(kind: EventKind) -> JobEvent:

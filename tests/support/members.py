@@ -3,6 +3,7 @@
 gloo does not mind, a member costs no import of torch, and a failing one is reported with its rank.
 """
 
+import gc
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,14 +73,15 @@ def attempt_members(size: int, body: Callable[[Group], T]) -> list[Attempt[T]]:
     listeners = [listen(rank) for rank in range(size)]
     record = commit([listener.address for listener in listeners])
     members: list[Attempt[T]] = [Attempt() for _ in range(size)]
+    groups: list[Group] = []
 
     def run(rank: int) -> None:
         try:
             group = form(
                 Membership(record, worker(rank), TOKEN), listener=listeners[rank], wait=WAIT
             )
+            groups.append(group)
             members[rank].result = body(group)
-            group.close()
         except BaseException as error:  # noqa: BLE001  raised again in the test's thread
             members[rank].error = error
 
@@ -90,9 +92,21 @@ def attempt_members(size: int, body: Callable[[Group], T]) -> list[Attempt[T]]:
         thread.start()
     for thread in threads:
         thread.join()
+    leave(groups, listeners)
+    return members
+
+
+def leave(groups: Sequence[Group], listeners: Sequence[Listener]) -> None:
+    """End groups that all members are done with: one that leaves early breaks the others."""
+    for group in groups:
+        group.close()
     for listener in listeners:
         listener.close()
-    return members
+    for thread in threading.enumerate():
+        if thread.name.startswith(("exchange ", "forming", "listener", "probe")):
+            thread.join(timeout=10.0)
+    # Errors refer to frames that refer to them: what these hold ends here, not at some later time.
+    gc.collect()
 
 
 def _settled(member: Attempt[T]) -> T:

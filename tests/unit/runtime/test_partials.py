@@ -175,3 +175,17 @@ def test_parking_partials_in_host_memory_changes_no_bit() -> None:
         values = list(zip(plain.sums(span), parked.sums(span), strict=True))
         assert {value.device.type for _, value in values if value is not None} == {"cpu"}
         assert all(bits(None if one is None else one.cpu()) == bits(two) for one, two in values)
+
+
+@pytest.mark.parametrize("factor", [1 / 3, 1 / 16, 1e-30, 7.0, 1e38])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_scaling_gives_the_bits_of_a_product_with_a_number(
+    dtype: torch.dtype, factor: float
+) -> None:
+    exponents = torch.linspace(-45, 38, 500)
+    edges = torch.tensor([0.0, -0.0, float("inf"), float("nan"), 1e-45])
+    values = torch.cat([10.0**exponents, -(10.0**exponents), edges]).to(dtype)
+    expected = values * factor
+    partials = Partials(1)
+    partials.push(0, [values.clone()], factor=factor)
+    assert bits(partials.sums(Span(0, 1))[0]) == bits(expected)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from easyscale.agent import drafts, gathering, profile, words
+from easyscale.agent import drafts, gathering, profile, trials, words
 from easyscale.agent.memory import Memory
 from easyscale.agent.planner import Layout, Place, shares, step_of
 from easyscale.agent.settings import LaunchSettings
@@ -88,8 +88,11 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
     if newest.pauses:
         left = [worker for worker in base.workers if view.is_present(worker)]
         return Change(None, f"pausing: waits for {words.places(left)}", memory)
+    memory = trials.judge(view, memory, settings)
     ask = wanted(view, base, settings)
     drawn, idle = _draw(view, base, ask, memory, settings)
+    if not (ask.stop or ask.leave or ask.absent):
+        drawn = trials.undo(view, memory) or drawn
     if drawn is None:
         return Change(None, idle, replace(memory, wanted=None))
     if memory.entered != base.generation:

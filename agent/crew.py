@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from easyscale.agent import news, records
+from easyscale.agent import closing, news, records
 from easyscale.agent.actions import Fork, StopWorker, Tell, Write
 from easyscale.agent.cause import failure_of, how_it_ended
 from easyscale.agent.events import ForkFailed, WorkerExited, WorkerForked, ZygoteLost
@@ -260,7 +260,7 @@ def _report(turn: Turn, worker: OwnWorker, report: StepReport) -> None:
     main = turn.state.main_worker
     if main is None or main.id == worker.id:
         turn.set(last_report=report)
-        news.show_progress(turn, worker)
+        closing.show_progress(turn, worker)
         records.record_progress(turn)
 
 

@@ -14,6 +14,7 @@ from easyscale.agent import (
     drafts,
     endings,
     survivors,
+    trials,
     words,
 )
 from easyscale.agent.beginnings import Start
@@ -29,9 +30,9 @@ from easyscale.rendezvous.agreement import (
     Propose,
     Tidy,
     objection,
-    stale_keys,
 )
 from easyscale.rendezvous.keys import Incarnation
+from easyscale.rendezvous.tidying import stale_keys
 
 Rule = Callable[[Standpoint, Memory], Verdict | None]
 
@@ -157,6 +158,7 @@ def _settle_open_plan(at: Standpoint, memory: Memory) -> Verdict | None:
     commit = drafts.commit_of(plan, view)
     waits = objection(commit, view)
     if waits is None:
+        memory = trials.put_on_trial(plan, view, memory, at.settings)
         return Verdict(CommitPlan(commit, _answered(at, plan.workers)), plan.reason, memory)
     limit_s = at.timeouts.prepare_timeout_s
     if at.now - since >= limit_s:

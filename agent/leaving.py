@@ -6,7 +6,7 @@ Draining asks for a boundary and loses nothing; the grace or a second signal end
 import signal as signal_numbers
 from dataclasses import replace
 
-from easyscale.agent import crew, news, words
+from easyscale.agent import closing, crew, news, words
 from easyscale.agent.actions import Exit, KillWorker, Leave, ReportCause, Resign, Write
 from easyscale.agent.cause import first_cause, signal_name
 from easyscale.agent.events import Signalled
@@ -149,7 +149,7 @@ def _settle_ending(turn: Turn) -> None:
     elif outcome.state is JobState.FAILED:
         news.announce(turn, EventKind.FAILED, outcome.reason, exit_code=code)
     else:
-        news.conclude(turn, outcome, exit_code=code)
+        closing.conclude(turn, outcome, exit_code=code)
     _go(turn, code, outcome.reason)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from easyscale.agent.settings import Timeouts
-from easyscale.model import GenerationNumber, Mode, WorkerId
+from easyscale.model import Assignment, GenerationNumber, Mode, WorkerId
 from easyscale.rendezvous.agreement import JobView
 from easyscale.rendezvous.keys import Incarnation
 
@@ -27,12 +27,17 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A rebalance that must prove itself: the old and the new map's step time, seconds."""
+    """A rebalance that must prove itself: measured worse than before, it is taken back."""
 
     generation: GenerationNumber
-    counts: tuple[tuple[WorkerId, int], ...]
+    #: The map before it, in the order of the process ranks.
+    former: tuple[Assignment, ...]
+    #: Seconds of a step as measured under that map.
     before_s: float
-    predicted_s: float
+    #: It is judged when the job has completed so many operations.
+    due: int
+    #: Set when it was judged worse: why the former map comes back.
+    undone: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,9 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     meeting_timeout_s: float = 600.0
     #: A plan must shorten the step by this share to be worth a change.
     least_gain: float = 0.05
+    #: A rebalance is judged after so many steps; slower than before by this share, it is undone.
+    trial_steps: int = 20
+    trial_tolerance: float = 0.02
     #: A failure is behind us when the job has completed this many steps more.
     forgiven_after_steps: int = 10
     #: A slot whose workers fail is started again after 0, then this, doubling up to the most.

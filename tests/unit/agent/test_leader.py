@@ -456,6 +456,46 @@ def test_a_gain_that_does_not_pay_changes_nothing() -> None:
     assert settled(job).decision is None
 
 
+def rebalanced(steps_per_s: float) -> tuple[Job, Memory]:
+    """A rebalance was committed at 10 steps/s and has run for long enough to be judged."""
+    job = Job(job_spec(logical_workers=6, mixes=True)).leads()
+    job.node("a", ("in_use", 0.010)).node("b", ("in_use", 0.020))
+    job.committed(commit(1, {A: [0, 1, 2], B: [3, 4, 5]})).progress(100, steps_per_s=10.0)
+    verdict = settled(job)
+    assert isinstance(verdict.decision, Propose)
+    plan = verdict.decision.plan
+    job.planned(plan, ready=[A, B])
+    made = ask(job, now=102.0, memory=verdict.memory)
+    assert isinstance(made.decision, CommitPlan)
+    job.committed(made.decision.commit).progress(121, steps_per_s=steps_per_s)
+    return job, made.memory
+
+
+def test_a_rebalance_that_measures_worse_is_taken_back_and_not_tried_again() -> None:
+    job, memory = rebalanced(steps_per_s=8.0)
+    first = ask(job, now=110.0, memory=memory)
+    back = ask(job, now=111.0, memory=first.memory)
+    assert isinstance(back.decision, Propose)
+    assert [each.ranks for each in back.decision.plan.assignments] == [(0, 1, 2), (3, 4, 5)]
+    assert back.decision.plan.reason == ("back to 3+3: step 100 → 125 ms, slower than before")
+    job.planned(back.decision.plan, ready=[A, B])
+    made = ask(job, now=112.0, memory=back.memory)
+    assert isinstance(made.decision, CommitPlan)
+    job.committed(made.decision.commit)
+    later = ask(job, now=113.0, memory=made.memory)
+    again = ask(job, now=120.0, memory=later.memory)
+    assert again.decision is None or isinstance(again.decision, Tidy)
+    assert again.reason in {"4+2 was measured slower than it promised", ""}
+
+
+def test_a_rebalance_that_holds_what_it_promised_stays() -> None:
+    job, memory = rebalanced(steps_per_s=12.0)
+    first = ask(job, now=110.0, memory=memory)
+    later = ask(job, now=111.0, memory=first.memory)
+    assert not isinstance(later.decision, Propose)
+    assert later.memory.trial is None
+
+
 # --- the open plan -----------------------------------------------------------------------------
 
 

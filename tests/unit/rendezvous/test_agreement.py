@@ -30,7 +30,6 @@ from easyscale.rendezvous.agreement import (
     incarnation_of,
     objection,
     outlives,
-    stale_keys,
     transaction,
 )
 from easyscale.rendezvous.keys import Incarnation
@@ -44,6 +43,7 @@ from easyscale.rendezvous.store import (
     Put,
     absent,
 )
+from easyscale.rendezvous.tidying import stale_keys
 from tests.support.views import KEYS, Job, commit, job_spec, number, worker
 
 A, B, C, D = (worker(name) for name in "abcd")

@@ -154,7 +154,7 @@ class Stage:
     def _waits_for_its_ending(self, event: JobEvent) -> bool:
         """Whether the summary or the first cause, which follow at once, become part of it."""
         if self.settings.json:
-            return event.event in {EventKind.FINISHED, EventKind.FAILED}
+            return event.event in {EventKind.FINISHED, EventKind.STOPPED, EventKind.FAILED}
         return event.event is EventKind.FINISHED and not self.settings.draws_screens
 
     def _wait(self, event: JobEvent, now: float) -> None:

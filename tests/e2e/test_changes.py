@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.etcd import Server
-from tests.support.nodes import Job, Reference, gone, kill
+from tests.support.nodes import Job, Reference, gone, kill, sweep
 from tests.support.processes import run_easyscale
 
 
@@ -118,6 +118,7 @@ def test_the_first_agent_is_killed_and_started_again_with_the_same_command(
         job.holds(again.finish())
         assert set(of_b) <= set(job.pids(since_step=39)), "the survivor trained throughout"
         job.repeated_only(*victims)
+        sweep()
 
 
 def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on_with_other_slots(
@@ -136,7 +137,6 @@ def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on_with_other_slots(
         job.repeated_only()
 
 
-@pytest.mark.allow_leak("folder", "the door of a killed agent stays until its next launch")
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path, reference: Reference) -> None:
     with Job(tmp_path, reference) as job:
         a = job.start(slots=2)
@@ -145,3 +145,4 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path, reference: R
         assert set(job.pids()) < set(below)
         a.run.signal(signal.SIGKILL)
         gone(below)
+        sweep()

@@ -109,11 +109,11 @@ def test_a_worker_that_stands_still_for_ever_is_killed(
 def test_a_worker_that_stands_still_for_half_the_limit_goes_on(
     tmp_path: Path, reference: Reference
 ) -> None:
-    faults, options = "stop@forward:step=13:main=0", ("--hang-timeout", "4")
+    faults, options = "stop@forward:step=13:main=0", ("--hang-timeout", "8")
     with Job(tmp_path, reference, faults=faults, options=options, pace_s=0.05) as job:
         a = job.start(slots=2)
         late = job.struck()
-        job.waits(2)
+        job.waits(4)
         thaw(late)
         job.hurry()
         job.holds(a.finish())

@@ -26,7 +26,7 @@ from typing import Any, Self
 import psutil
 
 from tests.support.etcd import Server, wait_until
-from tests.support.processes import Run, easyscale_command, started
+from tests.support.processes import Run, easyscale_command, run_easyscale, started
 
 SCRIPT = Path(__file__).parent.parent / "e2e" / "scripts" / "steady.py"
 N = 5
@@ -273,3 +273,8 @@ def is_alive(pid: int) -> bool:
 
 def gone(pids: list[int], *, within_s: float = 15.0) -> None:
     wait_until(lambda: not any(map(is_alive, pids)), f"{pids} end", deadline_s=within_s)
+
+
+def sweep() -> None:
+    """No job is left on this machine; who looks removes the doors of agents that were killed."""
+    assert run_easyscale("jobs", "--json").stdout == "[]\n"

@@ -15,7 +15,7 @@ import torch
 from easyscale.model import Span
 from easyscale.runtime import tree
 from easyscale.runtime.buckets import Bucket
-from easyscale.runtime.partials import Partials, Sums, real
+from easyscale.runtime.partials import Partials, Sums, real, scale
 
 _Seen = tuple[int, int]
 
@@ -134,8 +134,7 @@ class Overlap:
         leaf = bucket.of(self._leaf)
         bucket.fill(views, leaf)
         present = [view for view, value in zip(views, leaf, strict=True) if value is not None]
-        if present and self._factor != 1.0:
-            torch._foreach_mul_(present, self._factor)
+        scale(present, self._factor)
         node = tree.leaf(self.rank)
         while node != span:
             parent, other = tree.parent(node, n), tree.sibling(node, n)

@@ -125,16 +125,20 @@ class Partials:
         self._sums[span] = _parked(sums) if self._offload else sums
 
 
-def scale(sums: Sums, factor: float) -> None:
+def scale(sums: Gradients, factor: float) -> None:
     """Multiply the gradients that are there by `factor`, in place."""
     present = [sum_ for sum_ in sums if sum_ is not None]
     if factor == 1.0 or not present:
         return
-    if all(sum_.dtype is torch.float32 and sum_.device.type == "cpu" for sum_ in present):
-        # The same product seven times as fast; smaller types keep more of a plain number's bits.
+    if any(sum_.device.type != "cpu" for sum_ in present):
+        torch._foreach_mul_(present, factor)
+    elif all(sum_.dtype is torch.float32 for sum_ in present):
+        # The same product in a seventh of the time.
         torch._foreach_mul_(present, _as_tensor(factor))
     else:
-        torch._foreach_mul_(present, factor)
+        # Not by foreach: on a CPU it would round the factor to a smaller type first.
+        for sum_ in present:
+            sum_.mul_(factor)
 
 
 @lru_cache(maxsize=64)

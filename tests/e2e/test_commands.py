@@ -1,15 +1,22 @@
 """What a person asks of a running job, from the same machine: status, devices, drain, stop."""
 
 import json
+import os
+import pty
+import select
+import subprocess
+import termios
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from easyscale.rendezvous.embedded import EmbeddedEtcd
-from tests.support.processes import Outcome, Run, launched, run_easyscale
+from tests.support.processes import Outcome, Run, easyscale_command, launched, run_easyscale
 
 SCRIPT = Path(__file__).parent.parent / "support" / "scripts" / "small.py"
 
@@ -28,6 +35,67 @@ def asked(*words: str) -> Any:  # noqa: ANN401 - JSON
     ended = run_easyscale(*words, "--json")
     assert ended.code == 0, ended.stdout + ended.stderr
     return json.loads(ended.stdout)
+
+
+#: What a full-screen program sends when it gives the terminal back.
+LEAVES_THE_SCREEN = "\x1b[?1049l"
+
+
+@dataclass
+class Screen:
+    """A command on a terminal of its own: what it wrote, and the keys it is given."""
+
+    process: "subprocess.Popen[bytes]"
+    terminal: int
+    text: str = ""
+
+    def shows(self, words: str) -> None:
+        assert self._read_until(lambda: words in self.text), f"no {words!r} in {self.text!r}"
+        self.text = self.text.rpartition(words)[2]
+
+    def press(self, key: str) -> None:
+        os.write(self.terminal, key.encode())
+
+    def ends(self) -> int:
+        assert self._read_until(lambda: False), f"goes on: {self.text!r}"
+        return self.process.wait(10)
+
+    def _read_until(self, is_so: Callable[[], bool]) -> bool:
+        """Whether it became so, or the command ended, in time."""
+        deadline = time.monotonic() + 30
+        while not is_so():
+            ready, _, _ = select.select(
+                [self.terminal], [], [], max(0.0, deadline - time.monotonic())
+            )
+            try:
+                data = os.read(self.terminal, 65536) if ready else b""
+            except OSError:  # the other end of a terminal has closed
+                return True
+            if not data:
+                return False
+            self.text += data.decode(errors="replace")
+        return True
+
+
+@contextmanager
+def on_a_terminal(*words: str) -> Iterator[Screen]:
+    terminal, end = pty.openpty()
+    termios.tcsetwinsize(end, (30, 90))
+    process = subprocess.Popen(
+        [*easyscale_command(), *words],
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        env=os.environ | {"TERM": "xterm-256color", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"},
+        start_new_session=True,
+    )
+    os.close(end)
+    try:
+        yield Screen(process, terminal)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
 
 
 def told(ended: Outcome) -> str:
@@ -121,9 +189,21 @@ def test_stop_ends_a_job_and_who_asks_after_it_hears_what_there_is(tmp_path: Pat
         frame = run_easyscale("status", "--once").stdout
         assert "bert ● running" in frame or "bert * running" in frame
 
-        stopped = run_easyscale("stop", "bert")
-        assert stopped.code == 0, stopped.stderr
-        assert "Drained bert" in stopped.stdout
+        with on_a_terminal("status", "bert", "--color", "never") as screen:
+            screen.shows("bert ● running")
+            screen.press("e")
+            screen.shows("e back to the status")
+            screen.press("q")
+            assert screen.ends() == 0
+        with on_a_terminal("status", "bert", "--color", "never") as screen:
+            screen.shows("bert ● running")
+            stopped = run_easyscale("stop", "bert")
+            assert stopped.code == 0, stopped.stderr
+            assert "Drained bert" in stopped.stdout
+            assert screen.ends() == 0, "with the job's own exit code"
+        left = screen.text.rpartition(LEAVES_THE_SCREEN)[2]
+        assert " stopped · gen 1" in left
+        assert "Drained bert" in left
         assert run.wait() == 0
     assert run_easyscale("jobs", "--json").stdout == "[]\n"
 

@@ -1,30 +1,22 @@
-"""A job as a command reaches it: through an agent on this machine, or through its etcd.
+"""A job as a command reaches it, and the road through an agent on this machine.
 
-An agent knows more (pulses, devices, what it has told); etcd is there from anywhere.
+An agent knows more than etcd: pulses, devices, what it has told; etcd is there from anywhere.
 """
 
 import os
 import secrets
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from easyscale.agent.control import AgentSilent, LocalAgent, ask, local_agents, run_folder
-from easyscale.agent.status import status_of
-from easyscale.errors import EasyScaleError, FormatError, OutcomeUnknown, StoreUnreachable
-from easyscale.job_status import Closing, Glance
-from easyscale.model import GenerationNumber, Wish, encode
-from easyscale.rendezvous.endpoints import EtcdSettings, parse_endpoints
-from easyscale.rendezvous.keys import JobKeys
-from easyscale.rendezvous.store import Put, Store
-from easyscale.rendezvous.view import JobView
+from easyscale.errors import EasyScaleError
+from easyscale.job_status import Glance
+from easyscale.model import GenerationNumber, Wish
 from easyscale.reports import JobEvent
 
-_CONNECT_TIMEOUT_S = 5.0
 _CALL_TIMEOUT_S = 5.0
 #: A driver in trouble takes its time to say what there is.
 _DEVICES_TIMEOUT_S = 10.0
@@ -145,109 +137,9 @@ class LocalJob:
         )
 
 
-class StoredJob:
-    """A job as etcd has it."""
-
-    def __init__(self, job: str, store: Store) -> None:
-        self.id = job
-        self._store = store
-        self._keys = JobKeys.of(job)
-        self._view = JobView()
-
-    def view(self) -> JobView:
-        """The job's records now; raises FormatError for those of another version."""
-        stored = self._store.read(self._keys.prefix, timeout_s=_CALL_TIMEOUT_S)
-        self._view = JobView.of(stored, self._keys, before=self._view)
-        reason = self._view.unreadable.get(self._keys.job)
-        if reason is not None:
-            raise FormatError(
-                f"job {self.id!r} cannot be read: {reason}",
-                hint="pip install -U easyscale-torch; the job is untouched",
-            )
-        return self._view
-
-    def glance(self, *, watches: bool = False) -> Glance:
-        del watches  # records stay
-        status = status_of(self.id, self.view(), wall_s=time.time())
-        code = status.job.exit_code
-        if code is None:
-            return Glance(status=status)
-        return Glance(status=status, closing=Closing(exit_code=code, reason=status.job.note or ""))
-
-    def wish(self, wish: Wish) -> str:
-        wish_id = secrets.token_hex(8)
-        key = self._keys.wish(wish_id)
-        # A wish whose answer was lost is asked for again by whoever waits for its effect.
-        with suppress(OutcomeUnknown):
-            self._store.transact([], [Put(key, encode(wish))], timeout_s=_CALL_TIMEOUT_S)
-        return wish_id
-
-    def standing(self, wish_id: str) -> Wish | None:
-        return self.view().wishes.get(wish_id)
-
-    def pause_s(self, *, after: GenerationNumber) -> float | None:
-        view = self.view()
-        if view.base is None or view.base.generation <= after:
-            return None
-        entries = view.entries.get(view.base.generation, {})
-        said = [each.pause_s for each in entries.values() if each.pause_s is not None]
-        return max(said, default=None)
-
-    def events(self, after: int) -> Events:
-        del after
-        raise self._only_there("events")
-
-    def story(self) -> Sequence[Mapping[str, str]]:
-        raise self._only_there("status --story")
-
-    def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
-        del node, word, by
-        return None
-
-    def _only_there(self, command: str) -> OnlyAtTheAgent:
-        nodes = sorted(self._view.nodes or self.view().nodes)
-        where = f"on {nodes[0]}: " if nodes else ""
-        return OnlyAtTheAgent(
-            f"what happened in job {self.id!r} is told by its agents, and none is on this machine",
-            hint=f"{where}easyscale {command} {self.id}",
-        )
-
-
 def agents_here() -> dict[str, list[LocalAgent]]:
     """The agents of this user on this machine, by job."""
     found: dict[str, list[LocalAgent]] = {}
     for agent in local_agents(run_folder(os.environ)):
         found.setdefault(agent.job, []).append(agent)
     return dict(sorted(found.items()))
-
-
-def etcd_settings(asked: Mapping[str, Any]) -> EtcdSettings | None:
-    """The etcd that the person named, if any."""
-    if not asked["etcd"]:
-        return None
-
-    def path(name: str) -> Path | None:
-        return Path(asked[name]) if asked[name] else None
-
-    user = asked["etcd_user"]
-    return EtcdSettings(
-        endpoints=parse_endpoints(asked["etcd"]),
-        ca=path("etcd_ca"),
-        cert=path("etcd_cert"),
-        key=path("etcd_key"),
-        user=user,
-        password=os.environ.get("EASYSCALE_ETCD_PASSWORD", "") if user else "",
-    )
-
-
-def connect(settings: EtcdSettings) -> Store:
-    """Connect, or say that the jobs do not need us to."""
-    from easyscale.rendezvous.etcd import connect as connect_etcd
-
-    try:
-        return connect_etcd(settings, timeout_s=_CONNECT_TIMEOUT_S)
-    except StoreUnreachable as error:
-        raise StoreUnreachable(
-            f"{error.message}; running jobs go on",
-            hint="start etcd, or name it: --etcd HOST:2379",
-        ) from error

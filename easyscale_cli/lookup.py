@@ -7,14 +7,10 @@ from typing import Any
 
 from easyscale.agent.control import AgentRefused, AgentSilent, LocalAgent, ask
 from easyscale.errors import EasyScaleError, UsageError
-from easyscale.rendezvous.endpoints import EtcdSettings
-from easyscale.rendezvous.keys import ROOT, JobKeys, job_of
-from easyscale.rendezvous.store import Store
-from easyscale_cli.connection import Job, LocalJob, StoredJob, agents_here, connect, etcd_settings
+from easyscale_cli.connection import Job, LocalJob, agents_here
 from easyscale_cli.views.errors import near_miss, some_of
 
 _ASK_TIMEOUT_S = 2.0
-_READ_TIMEOUT_S = 5.0
 
 
 class JobUnknown(EasyScaleError):
@@ -34,41 +30,33 @@ def found(
     name: str | None, asked: Mapping[str, Any], *, command: str, apart_from: str = ""
 ) -> Iterator[Job]:
     """The job that is meant; raises JobUnknown or UsageError with what there is instead."""
-    here, settings = agents_here(), etcd_settings(asked)
-    if settings is None:
+    here = agents_here()
+    if not asked["etcd"]:
         agents = here[_choose(name, list(here), place="on this machine", command=command)]
         yield LocalJob(agents, apart_from=apart_from)
         return
-    if name in here and _is_in(here[name], settings):
+    from easyscale_cli import stored
+
+    settings = stored.etcd_settings(asked)
+    if name in here and _is_in(here[name], str(settings)):
         yield LocalJob(here[name], apart_from=apart_from)
         return
-    with contextlib.closing(connect(settings)) as store:
-        if name is not None and _exists(store, name):
-            yield StoredJob(name, store)
+    with contextlib.closing(stored.connect(settings)) as store:
+        if name is not None and stored.exists(store, name):
+            yield stored.StoredJob(name, store)
             return
         if name in here:  # an etcd of its own, whatever the environment names
             yield LocalJob(here[name], apart_from=apart_from)
             return
-        job = _choose(name, stored_jobs(store), place=f"in {settings}", command=command)
-        yield StoredJob(job, store)
+        job = _choose(name, stored.stored_jobs(store), place=f"in {settings}", command=command)
+        yield stored.StoredJob(job, store)
 
 
-def stored_jobs(store: Store) -> list[str]:
-    """The names of all jobs that an etcd has records of."""
-    stored = store.read(ROOT, timeout_s=_READ_TIMEOUT_S)
-    return sorted({job_of(key) for key in stored.entries})
-
-
-def _exists(store: Store, job: str) -> bool:
-    keys = JobKeys.of(job)
-    return bool(store.read(keys.job, keys.head, timeout_s=_READ_TIMEOUT_S).entries)
-
-
-def _is_in(agents: Sequence[LocalAgent], settings: EtcdSettings) -> bool:
+def _is_in(agents: Sequence[LocalAgent], endpoints: str) -> bool:
     """Whether the job of these agents has its records in that etcd."""
     with contextlib.suppress(AgentSilent, AgentRefused):
         answer = ask(Path(agents[0].socket), "store", timeout_s=_ASK_TIMEOUT_S)
-        return bool(answer["endpoints"] == str(settings))
+        return bool(answer["endpoints"] == endpoints)
     return False
 
 

@@ -12,12 +12,8 @@ from easyscale.job_status import JobStatus
 from easyscale_cli.connection import (
     AgentEnded,
     LocalJob,
-    StoredJob,
     agents_here,
-    connect,
-    etcd_settings,
 )
-from easyscale_cli.lookup import stored_jobs
 from easyscale_cli.options import look_options, store_options
 from easyscale_cli.output import Output
 from easyscale_cli.views.help import PageCommand
@@ -44,15 +40,16 @@ def command(**asked: Any) -> int:
 
 
 def _statuses(asked: Mapping[str, Any]) -> list[JobStatus]:
-    settings = etcd_settings(asked)
     found = []
-    if settings is None:
+    if not asked["etcd"]:
         for agents in agents_here().values():
             with contextlib.suppress(AgentSilent, AgentEnded):  # it has ended meanwhile
                 found.append(LocalJob(agents).glance().status)
         return found
-    with contextlib.closing(connect(settings)) as store:
-        for name in stored_jobs(store):
+    from easyscale_cli import stored
+
+    with contextlib.closing(stored.connect(stored.etcd_settings(asked))) as store:
+        for name in stored.stored_jobs(store):
             with contextlib.suppress(FormatError):  # of a newer easyscale: not ours to describe
-                found.append(StoredJob(name, store).glance().status)
+                found.append(stored.StoredJob(name, store).glance().status)
     return found

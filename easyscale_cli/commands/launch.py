@@ -4,7 +4,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism
 from easyscale.rendezvous.keys import check_name
 from easyscale.reports import Audience
-from easyscale_cli.options import environment_names
+from easyscale_cli.options import option
 from easyscale_cli.parameters import (
     NodeRange,
     NodeRangeType,
@@ -34,11 +34,6 @@ _DEFAULT_SNAPSHOT_PERIOD_S = 300.0
 _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 
 
-def _option(*names: str, **attributes: Any) -> Callable[[Any], Any]:
-    """An option that `EASYSCALE_<NAME>`, then torchrun's `PET_<NAME>` sets too."""
-    return click.option(*names, envvar=environment_names(names), **attributes)
-
-
 @click.command(
     cls=PageCommand,
     page=LAUNCH_PAGE,
@@ -49,48 +44,48 @@ def _option(*names: str, **attributes: Any) -> Callable[[Any], Any]:
     },
     options_metavar="[OPTIONS]",
 )
-@_option("--nodes", "--nnodes", type=NodeRangeType(), help="Nodes to start with and to allow.")
-@_option("--devices", help="Slots here: auto, cuda[:LIST] or cpu[:COUNT].")
-@_option("--devices-file", default="", help="A file that says so, and is followed.")
-@_option("--nproc-per-node", help="The same in torchrun's words: a number, gpu, cpu or auto.")
-@_option("--standalone", is_flag=True, help="One machine, own etcd, nothing else to start.")
-@_option("--max-restarts", type=click.IntRange(min=0), default=3, show_default=True)
-@_option("--etcd", "--rdzv-endpoint", help="etcd v3 servers, HOST:PORT,...")
-@_option("--job-id", "--rdzv-id", help="The job; the same name goes on with it.")
-@_option("--node-name", help="This node [host name].")
-@_option("--local-addr", default="", help="What others are told to connect to.")
-@_option("--etcd-ca", type=click.Path(dir_okay=False), default="")
-@_option("--etcd-cert", type=click.Path(dir_okay=False), default="")
-@_option("--etcd-key", type=click.Path(dir_okay=False), default="")
-@_option("--etcd-user", default="")
-@_option("--logical-workers", type=int, help="Shares of each step; N decides the bits.")
-@_option(
+@option("--nodes", "--nnodes", type=NodeRangeType(), help="Nodes to start with and to allow.")
+@option("--devices", help="Slots here: auto, cuda[:LIST] or cpu[:COUNT].")
+@option("--devices-file", default="", help="A file that says so, and is followed.")
+@option("--nproc-per-node", help="The same in torchrun's words: a number, gpu, cpu or auto.")
+@option("--standalone", is_flag=True, help="One machine, own etcd, nothing else to start.")
+@option("--max-restarts", type=click.IntRange(min=0), default=3, show_default=True)
+@option("--etcd", "--rdzv-endpoint", help="etcd v3 servers, HOST:PORT,...")
+@option("--job-id", "--rdzv-id", help="The job; the same name goes on with it.")
+@option("--node-name", help="This node [host name].")
+@option("--local-addr", default="", help="What others are told to connect to.")
+@option("--etcd-ca", type=click.Path(dir_okay=False), default="")
+@option("--etcd-cert", type=click.Path(dir_okay=False), default="")
+@option("--etcd-key", type=click.Path(dir_okay=False), default="")
+@option("--etcd-user", default="")
+@option("--logical-workers", type=int, help="Shares of each step; N decides the bits.")
+@option(
     "--determinism", type=click.Choice([str(level) for level in Determinism]), default="same-kind"
 )
-@_option("--layout", help="Ranks of each slot in turn, 0,2|1,3, to compare layouts.")
-@_option("--seed", type=int, help="Stands over the script's init(seed=...).")
-@_option("--threads-per-worker", type=click.IntRange(min=1), default=1, show_default=True)
-@_option("--partials", type=click.Choice(["device", "host"]), default="device", show_default=True)
-@_option("--hang-timeout", type=click.FloatRange(min=1.0), help="Seconds [from the step time].")
-@_option("--grace", type=click.FloatRange(min=0.0), default=30.0, show_default=True)
-@_option("--takeover-after", type=SecondsOrNever(), default="60", show_default=True)
-@_option("--standby", is_flag=True, help="Keep one started process more for a joiner.")
-@_option("--preload", default="", help="Modules to import once per node, before the fork.")
-@_option("--snapshot-every", type=SnapshotPeriodType(), help="Steps, or seconds as 300s [300s].")
-@_option("--snapshot-dir", help="Where [runs/JOB].")
-@_option("--snapshot-keep", type=click.IntRange(min=1), default=3, show_default=True)
-@_option("--log-dir", help="Every worker's raw output [runs/JOB/logs].")
-@_option(
+@option("--layout", help="Ranks of each slot in turn, 0,2|1,3, to compare layouts.")
+@option("--seed", type=int, help="Stands over the script's init(seed=...).")
+@option("--threads-per-worker", type=click.IntRange(min=1), default=1, show_default=True)
+@option("--partials", type=click.Choice(["device", "host"]), default="device", show_default=True)
+@option("--hang-timeout", type=click.FloatRange(min=1.0), help="Seconds [from the step time].")
+@option("--grace", type=click.FloatRange(min=0.0), default=30.0, show_default=True)
+@option("--takeover-after", type=SecondsOrNever(), default="60", show_default=True)
+@option("--standby", is_flag=True, help="Keep one started process more for a joiner.")
+@option("--preload", default="", help="Modules to import once per node, before the fork.")
+@option("--snapshot-every", type=SnapshotPeriodType(), help="Steps, or seconds as 300s [300s].")
+@option("--snapshot-dir", help="Where [runs/JOB].")
+@option("--snapshot-keep", type=click.IntRange(min=1), default=3, show_default=True)
+@option("--log-dir", help="Every worker's raw output [runs/JOB/logs].")
+@option(
     "--progress",
     type=click.Choice(["auto", "live", "plain", "none"]),
     default="auto",
     show_default=True,
 )
-@_option("--progress-every", type=click.FloatRange(min=0.1), default=30.0, show_default=True)
-@_option("--color", type=click.Choice(["auto", "always", "never"]), default="auto")
-@_option("--ascii", "use_ascii", is_flag=True, help="Marks from ASCII only.")
-@_option("--json", "as_json", is_flag=True, help="One JSON object per event on standard output.")
-@_option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module, as python -m.")
+@option("--progress-every", type=click.FloatRange(min=0.1), default=30.0, show_default=True)
+@option("--color", type=click.Choice(["auto", "always", "never"]), default="auto")
+@option("--ascii", "use_ascii", is_flag=True, help="Marks from ASCII only.")
+@option("--json", "as_json", is_flag=True, help="One JSON object per event on standard output.")
+@option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module, as python -m.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context

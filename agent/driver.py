@@ -107,6 +107,7 @@ class Driver:
             settings,
             catalogue,
             post=self._inbox.put,
+            tell=lambda text: audience.event(_note(settings.job_id, text)),
             fail=lambda error: self._inbox.put(_Failed(error)),
         )
         self._state = machine.begin(settings, self._identity, now=_now())

@@ -98,12 +98,14 @@ class StoreLink:
         catalogue: Catalogue,
         *,
         post: Callable[[events.AgentEvent], None],
+        tell: Callable[[str], None],
         fail: Callable[[EasyScaleError], None],
     ) -> None:
         self._settings = settings
         self._catalogue = catalogue
         self._keys = JobKeys.of(settings.job_id)
         self._post = post
+        self._tell = tell
         self._fail = fail
         self._news = threading.Condition()
         self._actions: deque[StoreAction | events.Elected | events.Deposed] = deque()
@@ -182,7 +184,10 @@ class StoreLink:
             leader_margin_s=self._settings.timeouts.leader_margin_s,
         )
         self._post(events.JobOpened(spec=spec, store=str(opened.etcd), seconds=seconds))
-        self._post(events.SnapshotsFound(records=self._catalogue.verified_records()))
+        survey = self._catalogue.survey()
+        for entry in survey.rejected:
+            self._tell(f"snapshot {entry.name} is passed over: {entry.reason}")
+        self._post(events.SnapshotsFound(records=survey.records))
         self._follow()
 
     def _follow(self) -> None:

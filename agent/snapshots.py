@@ -82,6 +82,13 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True):
     rejected: tuple[SnapshotEntry, ...] = ()
 
 
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshots of a folder for the store, newest first, and those that do not verify."""
+
+    records: tuple[SnapshotRecord, ...]
+    rejected: tuple[SnapshotEntry, ...] = ()
+
+
 class FixedValues(msgspec.Struct, frozen=True, kw_only=True):
     """What another value of would change a job's bits; None where nobody named one."""
 
@@ -141,18 +148,18 @@ class Catalogue:
             rejected.append(verified)
         return Newest(entry=None, rejected=tuple(rejected))
 
-    def verified_records(self) -> tuple[SnapshotRecord, ...]:
-        """What a job can go on from here, newest first, for the store.
+    def survey(self) -> Survey:
+        """What a job can go on from here, and what it cannot.
 
         The first was read whole; older ones are complete by their size, and are read when their
-        turn comes. Newer ones that do not verify are left out: `newest` names them.
+        turn comes.
         """
-        newest = self.newest()
-        passed_over = {entry.name for entry in newest.rejected}
+        rejected = self.newest().rejected
+        passed_over = {entry.name for entry in rejected}
         found = [
             entry for entry in self.entries() if entry.is_good and entry.name not in passed_over
         ]
-        return tuple(self._record(entry) for entry in found)
+        return Survey(records=tuple(self._record(entry) for entry in found), rejected=rejected)
 
     def refuse_other_values(self, asked: FixedValues) -> None:
         """Raise JobConflict when the newest snapshot's job has other values for life."""

@@ -63,7 +63,7 @@ def live(
     os.close(page)
     # What was said last is heard before the process ends, whichever way the script ends.
     atexit.register(conversation.flush)
-    exit_code = script.run(request.script, failed=conversation.fail)
+    exit_code = script.run(request.script, failed=conversation.fail, exited=conversation.note_exit)
     if exit_code == 0:
         # What is left of the job's end, and answers for peers that have not come so far.
         exit_code = conversation.complete()

@@ -180,6 +180,11 @@ class Job:
                 training.epoch_open, training.pass_open = True, False
                 yield epoch
                 training.close_epoch(epoch)
+        except GeneratorExit:
+            # A `break` ends training early; a `sys.exit` in the loop is told apart by its line.
+            loop = sys._getframe(1)  # noqa: SLF001 - the frame that drops this generator
+            training.left_at = (loop.f_code.co_filename, loop.f_lineno)
+            raise
         finally:
             training.epoch_open = False
         self._team.end()

@@ -44,14 +44,21 @@ class Leaving:
         os._exit(self.exit_code)
 
 
-def run(target: ScriptTarget, *, failed: Callable[[BaseException], None]) -> int:
+def run(
+    target: ScriptTarget,
+    *,
+    failed: Callable[[BaseException], None],
+    exited: Callable[[SystemExit], None],
+) -> int:
     """Run the target to its end; `failed` is told of an exception before its traceback is printed.
 
-    Returns the exit code that python would have ended with.
+    `exited` is told of a call of `sys.exit`. Returns the exit code that python would have ended
+    with.
     """
     try:
         _execute(target)
     except SystemExit as leaving:
+        exited(leaving)
         return _exit_code(leaving)
     except KeyboardInterrupt as interrupt:
         _print(interrupt)

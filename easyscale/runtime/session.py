@@ -67,6 +67,8 @@ class Session:
         self.generation: GenerationNumber | None = None
         #: Set by the job: what is left to do when the script has come to its end.
         self.at_script_end: Callable[[], None] = _nothing
+        #: The lines that a call of `sys.exit` went through, if the script ended by one.
+        self.exit_places: frozenset[tuple[str, int]] = frozenset()
 
     def start(self) -> None:
         os.register_at_fork(after_in_child=self._leave_to_parent)
@@ -127,6 +129,11 @@ class Session:
             describe_failure(error, rank=beat.rank, step=beat.step, generation=self.generation)
         )
         self.flush()
+
+    def note_exit(self, leaving: SystemExit) -> None:
+        """Remember where the script called `sys.exit`."""
+        frames = traceback.walk_tb(leaving.__traceback__)
+        self.exit_places = frozenset((frame.f_code.co_filename, line) for frame, line in frames)
 
     def complete(self) -> int:
         """Do what is left when the script has come to its end; returns the exit code."""

@@ -486,8 +486,13 @@ class Together:
         )
 
     def _script_ended(self) -> None:
-        """The script came to its end without an error: complete the job, then linger."""
+        """The script came to its end without an error: complete the job, then linger.
+
+        Not where it called `sys.exit` inside its loop: then steps are due, and the agent says so.
+        """
         if isinstance(self._state, member.Running):
+            if self._training.left_at in self._session.exit_places:
+                return
             self._training.close_step()
             self.end()
         self._beat(Phase.FINISHED)

@@ -61,6 +61,8 @@ class Training:
     #: Inside `job.epochs`, and after the training loader was begun in the running epoch.
     epoch_open: bool = False
     pass_open: bool = False
+    #: The line at which the script left the loop over the epochs before its end, if it did.
+    left_at: tuple[str, int] | None = None
     #: What `epochs` was called with, and the length of the loader: None until known.
     epochs: int | None = None
     steps_per_epoch: int | None = None

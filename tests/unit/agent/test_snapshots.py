@@ -226,7 +226,7 @@ def test_what_can_be_gone_on_from_is_recorded_newest_first(tmp_path: Path) -> No
     write(tmp_path, 1)
     write(tmp_path, 2)
     (write(tmp_path, 3) / "state.pt").write_bytes(b"state E")
-    records = catalogue(tmp_path).verified_records()
+    records = catalogue(tmp_path).survey().records
     assert [(r.name, r.step, r.nodes) for r in records] == [
         (name_of(2), 2, ("a",)),
         (name_of(1), 1, ("a",)),

@@ -22,6 +22,7 @@ from easyscale.runtime.evaluation import Evaluator
 from easyscale.runtime.feed import Feed, FeedSettings
 from easyscale.runtime.kind import cpu_kind
 from easyscale.runtime.loader import Loader
+from easyscale.runtime.memory import keep_freed_memory
 from easyscale.runtime.randomness import Streams, key
 from easyscale.runtime.registry import refuse_process_group
 from easyscale.runtime.session import Session
@@ -250,6 +251,7 @@ def begin_training(
 ) -> Training:
     """Set the switches and the script's random streams."""
     switches.switch_on(settings.determinism, threads=settings.threads_per_worker)
+    keep_freed_memory()
     streams = Streams(device)
     streams.seed(key(settings.seed, "script"))
     return Training(settings=settings, device=device, say=say, streams=streams)

@@ -26,6 +26,7 @@ from easyscale.agent.devices_file import DevicesFile
 from easyscale.agent.door import Door
 from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import StoreLink
+from easyscale.agent.node_name import claim_name
 from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.snapshots import Catalogue
 from easyscale.agent.supervisor import Supervisor, SupervisorSettings
@@ -62,6 +63,12 @@ def launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str]
 
     Raises EasyScaleError for what makes the launch impossible. Call it in the main thread.
     """
+    with claim_name(settings) as claimed:
+        settings = msgspec.structs.replace(settings, node_name=claimed.name)
+        return _launch(settings, audience, notes=(*notes, *filter(None, (claimed.note,))))
+
+
+def _launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str]) -> int:
     slots, slot_notes = find_slots(
         settings.devices,
         threads_per_worker=settings.threads_per_worker,

@@ -99,8 +99,6 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One elastic launch on one node."""
 
     job_id: str
-    #: The id was made up here, so no earlier run of it can exist.
-    job_is_new: bool
     node_name: str
     #: The person chose the name: it is refused when taken instead of getting a number.
     node_is_chosen: bool

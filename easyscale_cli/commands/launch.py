@@ -154,7 +154,6 @@ def read_settings(
     period = asked["snapshot_every"] or SnapshotPeriod(None, _DEFAULT_SNAPSHOT_PERIOD_S)
     settings = LaunchSettings(
         job_id=job_id,
-        job_is_new=asked["job_id"] is None,
         node_name=check_name(asked["node_name"] or _host_name(environ), what="node name"),
         node_is_chosen=asked["node_name"] is not None,
         script=target,

@@ -41,7 +41,6 @@ KEYS = JobKeys.of("job")
 def launch_settings(**changes: object) -> LaunchSettings:
     values: dict[str, object] = {
         "job_id": "job",
-        "job_is_new": True,
         "node_name": "a",
         "node_is_chosen": True,
         "script": ScriptTarget(path="train.py"),

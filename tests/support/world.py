@@ -128,7 +128,7 @@ class World:
     ) -> Node:
         n, least, most, restarts, takeover = self.shape
         settings = LaunchSettings(
-            job_id="job", job_is_new=True, node_name=name, node_is_chosen=True,
+            job_id="job", node_name=name, node_is_chosen=True,
             script=ScriptTarget(path="train.py"), working_directory="/w", environment={},
             logical_workers=n, min_nodes=least, max_nodes=most, max_restarts=restarts,
             takeover_after_s=takeover, snapshot_dir="runs/job", log_dir="runs/job/logs",

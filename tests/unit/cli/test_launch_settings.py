@@ -47,7 +47,6 @@ def test_the_defaults_are_those_of_one_machine(script: str) -> None:
     assert settings.snapshot_every_steps is None
     assert settings.snapshot_dir == f"runs/{settings.job_id}"
     assert settings.log_dir == f"runs/{settings.job_id}/logs"
-    assert settings.job_is_new
     assert settings.job_id.startswith("train-")
 
 
@@ -77,7 +76,6 @@ def test_torchruns_words_mean_the_same(script: str) -> None:
     assert (settings.min_nodes, settings.max_nodes) == (2, 4)
     assert settings.store.endpoints == ("a:2379", "b:2379")
     assert settings.job_id == "resnet50"
-    assert not settings.job_is_new
     assert settings.devices.endswith("3")
 
 

@@ -180,8 +180,7 @@ class Job:
 
     def waits(self, seconds: float) -> None:
         """Let time pass in which nothing is to happen."""
-        until_s = time.monotonic() + seconds
-        self.until(lambda: time.monotonic() >= until_s, f"{seconds:g} s pass")
+        time.sleep(seconds)
 
     def trains_on(self, processes: int) -> None:
         """Wait until a step was computed by so many processes."""

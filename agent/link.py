@@ -25,10 +25,17 @@ from easyscale.errors import (
     OutcomeUnknown,
     StoreError,
     StoreUnreachable,
+    UsageError,
 )
 from easyscale.model import JobSpec, decode, encode
 from easyscale.rendezvous.embedded import EmbeddedEtcd
-from easyscale.rendezvous.endpoints import EtcdSettings, parse_endpoints
+from easyscale.rendezvous.endpoints import (
+    Endpoint,
+    EtcdSettings,
+    is_own_address,
+    parse_endpoint,
+    parse_endpoints,
+)
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.membership import Membership
 from easyscale.rendezvous.store import Put, Store, View, Watch, absent
@@ -58,13 +65,19 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     warning: str
 
 
-def open_store(settings: LaunchSettings) -> Opened:
-    """Connect to the etcd that was named, or serve a private one; raises StoreError."""
+def open_store(settings: LaunchSettings, tell: Callable[[str], None]) -> Opened:
+    """Connect to the etcd that was named, or serve one; raises StoreError."""
     from easyscale.rendezvous.etcd import connect  # noqa: PLC0415 - loads grpc, off the main thread
 
     asked = settings.store
     server = None
-    if asked.endpoints:
+    timeout_s = _CONNECT_TIMEOUT_S
+    if asked.serve_at:
+        server = _serve_for_all(parse_endpoint(asked.serve_at), tell)
+        etcd = EtcdSettings((parse_endpoint(asked.serve_at),), is_embedded=True)
+        # The nodes of a job start within minutes of one another, and one of them serves it.
+        timeout_s = settings.timeouts.meeting_timeout_s
+    elif asked.endpoints:
         etcd = EtcdSettings(
             endpoints=tuple(e for text in asked.endpoints for e in parse_endpoints(text)),
             ca=_path(asked.ca_file),
@@ -77,12 +90,29 @@ def open_store(settings: LaunchSettings) -> Opened:
         server = EmbeddedEtcd.start()
         etcd = server.settings
     try:
-        store = connect(etcd, timeout_s=_CONNECT_TIMEOUT_S)
+        store = connect(etcd, timeout_s=timeout_s)
     except EasyScaleError:
         if server is not None:
             server.stop()
         raise
     return Opened(store=store, etcd=etcd, server=server, warning=store.warning)
+
+
+def _serve_for_all(endpoint: Endpoint, tell: Callable[[str], None]) -> EmbeddedEtcd | None:
+    """Serve the job's etcd where this machine is the one that was named; None where it is not."""
+    if not is_own_address(endpoint.host):
+        tell(f"the agent on {endpoint.host} serves the job's etcd at {endpoint}: connecting to it")
+        return None
+    try:
+        server = EmbeddedEtcd.start(host=endpoint.host, port=endpoint.port)
+    except UsageError:
+        tell(f"{endpoint} is served on this machine already: connecting to it")
+        return None
+    tell(
+        f"serves the job's etcd at {endpoint}: on this machine alone, without TLS, and ending with"
+        " this agent; others train on without it, changes wait"
+    )
+    return server
 
 
 def _path(text: str) -> Path | None:
@@ -145,12 +175,25 @@ class StoreLink:
             self._thread.join(timeout=_CLOSE_TIMEOUT_S)
         if self._membership is not None:
             self._membership.close()
+        if self._settings.store.serve_at:
+            self._serve_the_last()
         for watch in self._watches:
             watch.close()
         if self._opened is not None:
             self._opened.store.close()
             if self._opened.server is not None:
                 self._opened.server.stop()
+
+    def _serve_the_last(self) -> None:
+        """Serve until the others have left too: they read the job's outcome here."""
+        if self._opened is None or self._opened.server is None:
+            return
+        deadline_s = time.monotonic() + self._settings.timeouts.serve_linger_s
+        with contextlib.suppress(StoreError):
+            while time.monotonic() < deadline_s:
+                if not self._opened.store.read(self._keys.nodes, timeout_s=_CALL_TIMEOUT_S).entries:
+                    return
+                time.sleep(_RETRY_S)
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -171,8 +214,10 @@ class StoreLink:
 
     def _open(self) -> None:
         started_s = time.monotonic()
-        self._opened = opened = open_store(self._settings)
+        self._opened = opened = open_store(self._settings, self._tell)
         seconds = time.monotonic() - started_s
+        if opened.warning:
+            self._tell(opened.warning)
         spec = agree_on_job(opened.store, self._keys, self._settings)
         self._catalogue.refuse_other_values(_fixed_values(self._settings))
         self._catalogue.sweep(live=())

@@ -50,6 +50,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     fence_grace_s: float = 2.0
     #: How long the nodes that a job needs to start are waited for.
     meeting_timeout_s: float = 600.0
+    #: An agent that serves the job's etcd waits so long for the others to leave before it.
+    serve_linger_s: float = 10.0
     #: A plan must shorten the step by this share to be worth a change.
     least_gain: float = 0.05
     #: A rebalance is judged after so many steps; slower than before by this share, it is undone.
@@ -86,7 +88,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where nodes meet. Without endpoints the agent serves a private etcd of its own."""
 
     endpoints: tuple[str, ...] = ()
-    #: `HOST:PORT` to serve an embedded etcd at, for a launch that named this machine (c10d style).
+    #: The one endpoint, where it is the agent on that host who serves an embedded etcd there.
     serve_at: str = ""
     ca_file: str = ""
     certificate_file: str = ""

@@ -31,6 +31,8 @@ from easyscale_cli.views.help import PageCommand
 from easyscale_cli.views.launch_help import LAUNCH_PAGE
 
 _DEFAULT_SNAPSHOT_PERIOD_S = 300.0
+#: What torchrun takes for its c10d where no port is given.
+_C10D_PORT = 29400
 _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 
 
@@ -51,6 +53,11 @@ _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 @option("--standalone", is_flag=True, help="One machine, own etcd, nothing else to start.")
 @option("--max-restarts", type=click.IntRange(min=0), default=3, show_default=True)
 @option("--etcd", "--rdzv-endpoint", help="etcd v3 servers, HOST:PORT,...")
+@option(
+    "--rdzv-backend",
+    type=click.Choice(["c10d", "etcd", "etcd-v2", "static"]),
+    help="Who serves that etcd.",
+)
 @option("--job-id", "--rdzv-id", help="The job; the same name goes on with it.")
 @option("--node-name", help="This node [host name].")
 @option("--local-addr", default="", help="What others are told to connect to.")
@@ -267,6 +274,7 @@ def _devices(asked: Mapping[str, Any]) -> str:
 
 def _store(asked: Mapping[str, Any], *, nodes: NodeRange, password: str) -> StoreSettings:
     endpoints = tuple(part.strip() for part in (asked["etcd"] or "").split(",") if part.strip())
+    serve_at = _serve_at(asked, endpoints)
     if asked["standalone"] and endpoints:
         message = f"--standalone starts an etcd of its own; --etcd {asked['etcd']} names another"
         raise UsageError(message, hint="give one of the two")
@@ -275,13 +283,41 @@ def _store(asked: Mapping[str, Any], *, nodes: NodeRange, password: str) -> Stor
             f"{nodes.least} nodes need an etcd at which they meet", hint="--etcd HOST:2379"
         )
     return StoreSettings(
-        endpoints=endpoints,
+        endpoints=(serve_at,) if serve_at else endpoints,
+        serve_at=serve_at,
         ca_file=asked["etcd_ca"],
         certificate_file=asked["etcd_cert"],
         key_file=asked["etcd_key"],
         user=asked["etcd_user"],
         password=password,
     )
+
+
+def _serve_at(asked: Mapping[str, Any], endpoints: Sequence[str]) -> str:
+    """Where the agent that finds HOST to be its own serves etcd; empty: etcd runs by itself."""
+    from easyscale.rendezvous.endpoints import parse_endpoint
+
+    backend = asked["rdzv_backend"]
+    if backend == "static":
+        raise UsageError(
+            "--rdzv-backend static fixes nodes and ranks; an elastic job changes both",
+            hint="--rdzv-backend c10d, or --etcd HOST:PORT",
+        )
+    if backend != "c10d" or not endpoints:
+        return ""
+    if len(endpoints) > 1:
+        raise UsageError(
+            f"--rdzv-backend c10d: one of the nodes serves, {len(endpoints)} addresses are given",
+            hint="give one HOST:PORT, or --rdzv-backend etcd",
+        )
+    secure = [name for name in ("etcd_ca", "etcd_cert", "etcd_key", "etcd_user") if asked[name]]
+    if secure:
+        raise UsageError(
+            f"--{secure[0].replace('_', '-')}: the etcd that an agent serves has neither TLS nor"
+            " users",
+            hint="an etcd of your own, with --etcd HOST:PORT and no --rdzv-backend c10d",
+        )
+    return str(parse_endpoint(endpoints[0], default_port=_C10D_PORT))
 
 
 def _new_job_id(target: ScriptTarget) -> str:

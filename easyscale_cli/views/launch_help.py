@@ -37,6 +37,10 @@ LAUNCH_PAGE = Page(
                     "etcd v3 servers, the same on every node; also --etcd [one machine: its own]",
                 ),
                 Entry(
+                    "--rdzv-backend etcd|c10d",
+                    "c10d: the agent on HOST serves that etcd; etcd: it runs by itself [etcd]",
+                ),
+                Entry(
                     "--rdzv-id NAME",
                     "the job; the same name goes on with it [new]; also --job-id",
                 ),

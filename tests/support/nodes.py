@@ -143,10 +143,11 @@ class Job:
         return () if self.etcd is None else ("--etcd", str(self.etcd.endpoint))
 
     def start(self, name: str = "a", *, slots: int = 1, within: tuple[str, ...] = ()) -> Node:
-        """Launch the script on a node; `within` goes before the command."""
+        """Launch the script on a node, unnamed where the name is empty; `within` goes before."""
+        named = ("--node-name", name) if name else ()
         command = [
             *within, *easyscale_command(), "launch", "--json", "--job-id", self.name,
-            "--node-name", name, *self.where, "--logical-workers", str(N),
+            *named, *self.where, "--logical-workers", str(N),
             "--devices", f"cpu:{slots}", *self.options,
             str(SCRIPT), str(self.out), "--epochs", str(self.reference.epochs),
         ]  # fmt: skip

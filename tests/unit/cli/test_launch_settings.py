@@ -99,6 +99,25 @@ def test_the_command_line_wins_over_the_environment(
     assert settings_of("--logical-workers", "2", script).logical_workers == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "endpoints", "serve_at"),
+    (
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "head:29500"], ("head:29500",), True),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "head"], ("head:29400",), True),
+        (["--rdzv-backend", "etcd", "--rdzv-endpoint", "e:1,f:1"], ("e:1", "f:1"), False),
+        (["--rdzv-backend", "etcd-v2", "--rdzv-endpoint", "e:1"], ("e:1",), False),
+        (["--rdzv-endpoint", "e:1"], ("e:1",), False),
+        (["--rdzv-backend", "c10d"], (), False),
+    ),
+)
+def test_the_backend_says_whether_an_agent_serves_the_etcd_that_is_named(
+    script: str, words: list[str], endpoints: tuple[str, ...], *, serve_at: bool
+) -> None:
+    store = settings_of(*words, "--logical-workers", "2", script).store
+    assert store.endpoints == endpoints
+    assert store.serve_at == (endpoints[0] if serve_at else "")
+
+
 def test_the_password_comes_only_from_the_environment(script: str) -> None:
     environ = ENVIRON | {"EASYSCALE_ETCD_PASSWORD": "secret"}
     settings = settings_of("--etcd", "e:1", "--logical-workers", "2", script, environ=environ)
@@ -114,6 +133,15 @@ def test_the_password_comes_only_from_the_environment(script: str) -> None:
         (["--logical-workers", "2", "--nnodes", "4:2"], "the minimum 4 is above the maximum 2"),
         (["--logical-workers", "2", "--nnodes", "2"], "2 nodes need an etcd"),
         (["--logical-workers", "2", "--standalone", "--etcd", "e:1"], "--standalone starts an"),
+        (["--logical-workers", "2", "--rdzv-backend", "static"], "static fixes nodes and ranks"),
+        (
+            ["--logical-workers", "2", "--rdzv-backend", "c10d", "--etcd", "e:1,f:1"],
+            "one of the nodes serves, 2 addresses",
+        ),
+        (
+            "--logical-workers 2 --rdzv-backend c10d --etcd e:1 --etcd-user me".split(),
+            "--etcd-user: the etcd that an agent serves has neither",
+        ),
         (["--logical-workers", "2", "--job-id", "a/b"], "a job id is printable ASCII without"),
         (
             ["--logical-workers", "2", "--devices", "cpu:2", "--nproc-per-node", "3"],

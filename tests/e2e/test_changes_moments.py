@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import Job, Reference, gone, is_alive, kill, thaw
+from tests.support.processes import run_easyscale
 
 #: Somebody waits in the reduction long enough to be killed there.
 WAITS = " sleep=1@micro_step:step=13:main=1"
@@ -168,3 +169,53 @@ def test_all_workers_are_killed_and_the_job_goes_on_from_its_snapshot(
         job.holds(end, steps_lost=end["steps_lost"])
         assert restored["step"] >= 8
         assert 0 <= end["steps_lost"] <= 4
+
+
+@pytest.mark.proof
+def test_a_second_worker_is_killed_while_the_others_form_the_next_generation(
+    tmp_path: Path, reference: Reference
+) -> None:
+    faults = "kill@backward:step=13:main=0 kill@forming:step=13:main=0"
+    with Job(tmp_path, reference, faults=faults, pace_s=0.05) as job:
+        a = job.start(slots=3)
+        victims = [job.struck(0), job.struck(1)]
+        job.hurry()
+        job.holds(a.finish())
+        assert len(set(victims)) == 2
+        assert len(set(job.pids()[:3]) - set(victims)) == 1
+        job.repeated_only(*victims)
+
+
+@pytest.mark.proof
+def test_a_joiner_is_killed_while_it_is_taken_in(tmp_path: Path, reference: Reference) -> None:
+    with Job(tmp_path, reference, faults="kill@forming:nth=3") as job:
+        a = job.start(slots=2)
+        job.trains_on(2)
+        asked = run_easyscale("devices", job.name, "a", "--set", "cpu:3")
+        assert asked.code == 0, asked.stderr
+        joiner = job.struck()
+        job.goes_on()
+        job.trains_on(3)
+        job.hurry()
+        job.holds(a.finish())
+        assert joiner not in job.pids()
+        assert set(job.pids()[:2]) <= set(job.pids(since_step=39))
+        job.repeated_only()
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("main", [0, 1])
+def test_a_member_is_killed_while_it_takes_a_joiner_in(
+    tmp_path: Path, reference: Reference, main: int
+) -> None:
+    with Job(tmp_path, reference, faults=f"kill@forming:step=1:main={main}") as job:
+        a = job.start(slots=2)
+        job.reaches(2)
+        asked = run_easyscale("devices", job.name, "a", "--set", "cpu:3")
+        assert asked.code == 0, asked.stderr
+        victim = job.struck()
+        job.trains_on(3)
+        job.hurry()
+        job.holds(a.finish())
+        assert len(set(job.pids()[:2]) - {victim}) == 1
+        job.repeated_only(victim)

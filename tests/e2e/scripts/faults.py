@@ -4,6 +4,7 @@ FAULTS="kill@backward:step=5:rank=2 sleep=3@checkpoint:step=11" in the environme
 that meets a fault first leaves the file `fault-<number>` with its PID and the time.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -12,7 +13,11 @@ import time
 from pathlib import Path
 
 #: Moments that no line of a script passes: seen from a thread, by the code that runs.
-_INSIDE = {"exchange": "runtime/exchange.py", "snapshot": "runtime/snapshots.py"}
+_INSIDE = {
+    "exchange": ("runtime/exchange.py", ""),
+    "forming": ("runtime/together.py", "_form"),
+    "snapshot": ("runtime/snapshots.py", ""),
+}
 
 
 class Fault:
@@ -53,6 +58,14 @@ class Faults:
         words = os.environ.get("FAULTS", "").split()
         self._faults = [Fault(word, number, out) for number, word in enumerate(words)]
         self._main_thread = threading.get_ident()
+        for number in itertools.count(1):
+            try:
+                os.close(os.open(out / f"start-{number}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            # The n-th process of the job, for harm to joiners.
+            self.watch(nth=number)
+            break
 
     def at(self, moment, **facts):
         for fault in self._faults:
@@ -69,16 +82,17 @@ class Faults:
     def _look(self, fault):
         while not fault.mark.exists():
             frames = sys._current_frames()
-            if fault.moment == "exchange":
+            if fault.moment != "snapshot":
                 frames = {0: frames.get(self._main_thread)}
-            if any(_is_inside(frame, _INSIDE[fault.moment]) for frame in frames.values()):
+            if any(_is_inside(frame, *_INSIDE[fault.moment]) for frame in frames.values()):
                 fault.strike()
             time.sleep(0.0005)
 
 
-def _is_inside(frame, file):
+def _is_inside(frame, file, function):
     while frame is not None:
-        if frame.f_code.co_filename.endswith(file):
+        code = frame.f_code
+        if code.co_filename.endswith(file) and function in {"", code.co_name}:
             return True
         frame = frame.f_back
     return False

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from easyscale.agent import closing, news, records
+from easyscale.agent import closing, news, records, respawns
 from easyscale.agent.actions import Fork, StopWorker, Tell, Write
 from easyscale.agent.cause import failure_of, how_it_ended
 from easyscale.agent.events import ForkFailed, WorkerExited, WorkerForked, ZygoteLost
-from easyscale.agent.state import Entered, OwnWorker, Phase, Respawn, Stage, Turn
+from easyscale.agent.state import Entered, OwnWorker, Phase, Stage, Turn
 from easyscale.messages import (
     Broken,
     CommitSeen,
@@ -62,12 +62,11 @@ def spawn(turn: Turn) -> None:
         return
     most = state.spec.logical_workers + (1 if state.settings.standby else 0)
     for slot in state.slots:
-        waiting = state.respawns.get(slot.name)
         if (
             slot.name in turn.state.workers
             or slot.name in state.withdrawn
             or len(turn.state.workers) >= most
-            or (waiting is not None and turn.now.s < waiting.ready_s)
+            or not respawns.may_start(state, slot.name, turn.now.s)
         ):
             continue
         number = state.spawns.get(slot.name, 0) + 1
@@ -99,6 +98,7 @@ def fork_failed(turn: Turn, event: ForkFailed) -> None:
         log="",
     )
     _bury(turn, worker, Ending(how=event.reason, failure=failure))
+    respawns.tell_quarantine(turn, worker)
 
 
 def zygote_lost(turn: Turn, event: ZygoteLost) -> None:
@@ -251,12 +251,9 @@ def write_leased(turn: Turn, worker: OwnWorker) -> None:
 
 
 def _report(turn: Turn, worker: OwnWorker, report: StepReport) -> None:
-    advanced = worker.report is None or report.step > worker.report.step
     worker = replace(worker, report=report)
     turn.put_worker(worker)
-    if advanced and worker.id.slot in turn.state.respawns:
-        rest = {s: r for s, r in turn.state.respawns.items() if s != worker.id.slot}
-        turn.set(respawns=rest)
+    respawns.note_progress(turn, worker, report)
     main = turn.state.main_worker
     if main is None or main.id == worker.id:
         turn.set(last_report=report)
@@ -277,6 +274,7 @@ def exited(turn: Turn, event: WorkerExited) -> None:
     in_order = ending.finished or ending.drained or (worker.stopped and not worker.hung)
     if not in_order:
         news.tell_lost(turn, worker.id, ending)
+        respawns.tell_quarantine(turn, worker)
         tell_lost(turn, [worker.id])
 
 
@@ -311,26 +309,12 @@ def _bury(turn: Turn, worker: OwnWorker, ending: Ending) -> None:
     buried = {**state.buried, worker.id: ending}
     turn.set(buried=dict(tuple(buried.items())[-MOST_BURIED:]))
     turn.drop_worker(worker)
-    slot = worker.id.slot
     if worker.report is not None:
         turn.set(last_report=worker.report)
-    if ending.finished:
-        turn.set(respawns={**state.respawns, slot: Respawn(0, float("inf"))})
-    elif ending.failure is not None:
-        turn.set(respawns={**state.respawns, slot: _respawn(turn, slot, ending.failure)})
+    if ending.finished or ending.failure is not None:
+        respawns.note_end(turn, worker, None if ending.finished else ending.failure)
     how = ending.failure.headline if ending.failure else ending.how
     turn.because(f"{worker.id.place} ended", how)
-
-
-def _respawn(turn: Turn, slot: str, failure: WorkerFailure) -> Respawn:
-    """When to start the next one: at once after a signal, a little later after an exception."""
-    timeouts = turn.state.settings.timeouts
-    former = turn.state.respawns.get(slot)
-    failures = former.failures + 1 if former is not None else 1
-    first = 0.0 if failure.type.startswith("SIG") else timeouts.respawn_first_s
-    delay = first if failures == 1 else timeouts.respawn_first_s * 2.0 ** (failures - 1)
-    ready_s = turn.now.s + min(delay, timeouts.respawn_most_s)
-    return Respawn(failures, float("inf") if failure.refused else ready_s)
 
 
 def stop(turn: Turn, worker: OwnWorker, reason: str) -> None:

@@ -5,7 +5,7 @@ Commits are facts: whichever road brings the newest one, it is kept and passed o
 
 from dataclasses import replace
 
-from easyscale.agent import crew, leaving, news, offering, records
+from easyscale.agent import crew, leaving, news, offering, records, respawns
 from easyscale.agent.actions import Enrol, KillWorker, Write
 from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
 from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
@@ -74,9 +74,8 @@ def _slot_record(state: State, name: str, kind: str) -> SlotRecord:
 
 
 def _empty_state(state: State, name: str) -> SlotState:
-    waiting = state.respawns.get(name)
-    over = waiting is not None and waiting.ready_s == float("inf")
-    return "gone" if over or name in state.withdrawn else "starting"
+    out = name in state.withdrawn or respawns.is_out(state, name)
+    return "gone" if out else "starting"
 
 
 def _slot_state(state: State, worker: OwnWorker) -> SlotState:

@@ -5,7 +5,7 @@ A slot that goes keeps its worker until a boundary; a new one gets a worker that
 
 import msgspec
 
-from easyscale.agent import crew
+from easyscale.agent import crew, respawns
 from easyscale.agent.actions import FindSlots, Transact, Write
 from easyscale.agent.events import SlotsFound, SlotsRefused
 from easyscale.agent.state import Phase, Stage, Turn
@@ -35,6 +35,8 @@ def _found(turn: Turn, event: SlotsFound) -> None:
         slots=tuple(sorted((*event.slots, *kept))),
         withdrawn=turn.state.withdrawn - frozenset(names),
     )
+    for name in sorted(went):
+        respawns.lift_quarantine(turn, name)  # a slot that is given again has been looked at
     if went:
         withdraw(turn, went, event.reason or "the device went away")
 

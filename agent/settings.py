@@ -62,6 +62,10 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     #: A slot whose workers fail is started again after 0, then this, doubling up to the most.
     respawn_first_s: float = 0.5
     respawn_most_s: float = 8.0
+    #: From so many failures in a row on, a slot rests this long, doubling up to the most.
+    quarantine_failures: int = 3
+    quarantine_first_s: float = 60.0
+    quarantine_most_s: float = 1800.0
     #: Progress is recorded in the store this often.
     progress_every_s: float = 1.0
     #: A measured capability is passed on at most this often.

@@ -80,6 +80,9 @@ def _slot(
     if closely is None or closely.state.node != node.node:
         return facts
     own = closely.state.workers.get(slot.slot)
+    waiting = closely.state.respawns.get(slot.slot)
+    if own is None and waiting is not None and waiting.quarantine:
+        facts = msgspec.structs.replace(facts, note=waiting.quarantine)
     reading = closely.readings.get(slot.slot, Reading())
     return _seen_closely(facts, own, reading)
 

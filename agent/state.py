@@ -149,6 +149,10 @@ class Respawn:
 
     failures: int
     ready_s: float
+    #: The step at which the last one failed.
+    step: int
+    #: Why the slot is in quarantine; empty while it is not.
+    quarantine: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,6 +321,75 @@ def test_a_worker_that_raised_is_replaced_a_moment_later_and_longer_each_time() 
     assert machine.deadline(agent.state, machine.Now(s=agent.now)) == pytest.approx(agent.now + 0.5)
 
 
+def quarantined(agent: Agent, *, failures: int = 3) -> list[actions.AgentAction]:
+    """Slot cpu:1 fails so often in a row; what the last time made the agent do."""
+    done: list[actions.AgentAction] = []
+    for spawn in range(1, failures + 1):
+        agent.now += 8.0
+        agent.tick()
+        done = agent.exits(worker("a/1", spawn), signal=11)
+    return done
+
+
+def test_a_slot_that_fails_again_and_again_while_others_train_rests_and_it_is_said() -> None:
+    agent = Agent().running()
+    said_last = of(quarantined(agent), actions.Announce)[-1].event
+    assert said_last.event is EventKind.NOTE
+    assert said_last.reason.startswith(
+        "a/cpu:1 is in quarantine for 60 s: 3 failures in a row while others train, the last: "
+    )
+    assert agent.state.record is not None
+    assert [slot.state for slot in agent.state.record.slots] == ["in_use", "gone"]
+    agent.now += 59.9
+    assert of(agent.tick(), actions.Fork) == []
+    agent.now += 0.1
+    assert [fork.worker for fork in of(agent.tick(), actions.Fork)] == [worker("a/1", 4)]
+    again = of(agent.exits(worker("a/1", 4), signal=11), actions.Announce)[-1].event
+    assert "quarantine for 120 s: 4 failures" in again.reason
+
+
+def test_a_slot_is_forgiven_after_some_steps_of_its_worker_and_not_after_one() -> None:
+    agent = Agent().running()
+    for spawn, steps in ((1, 3), (2, 9), (3, 40)):
+        agent.now += 8.0
+        agent.tick()
+        who = worker("a/1", spawn)
+        agent.take(events.WorkerForked(worker=who, pid=spawn), said(who, report(steps)))
+        agent.exits(who, signal=11)
+    assert agent.state.respawns["cpu:1"].failures == 1
+    agent.now += 8.0
+    assert len(of(agent.tick(), actions.Fork)) <= 1
+    assert "cpu:1" in agent.state.workers
+
+
+def test_a_quarantine_ends_when_nobody_else_trains_any_more() -> None:
+    agent = Agent().running()
+    quarantined(agent)
+    assert "cpu:1" not in agent.state.workers
+    agent.exits(W0, signal=9)
+    agent.tick()
+    assert "cpu:1" in agent.state.workers
+
+
+def test_a_lone_slot_is_in_no_quarantine_the_budget_decides() -> None:
+    agent = Agent(slots=1).running()
+    for spawn in range(1, 4):
+        agent.now += 8.0
+        agent.tick()
+        agent.exits(worker("a", spawn), signal=11)
+    agent.now += 8.0
+    agent.tick()
+    assert "cpu:0" in agent.state.workers
+
+
+def test_a_slot_that_was_taken_away_and_given_again_is_in_no_quarantine() -> None:
+    agent = Agent().running()
+    quarantined(agent)
+    agent.take(events.SlotsFound(slots=agent.slots[:1], reason="asked for"))
+    agent.take(events.SlotsFound(slots=agent.slots, reason="asked for"))
+    assert "cpu:1" in agent.state.workers
+
+
 def test_a_script_that_can_never_work_is_not_started_again() -> None:
     agent = Agent().opened()
     agent.take(events.WorkerForked(worker=W0, pid=1))

@@ -139,7 +139,7 @@ def test_the_password_comes_only_from_the_environment(script: str) -> None:
             "one of the nodes serves, 2 addresses",
         ),
         (
-            "--logical-workers 2 --rdzv-backend c10d --etcd e:1 --etcd-user me".split(),
+            ["--logical-workers", "2", "--rdzv-backend", "c10d", "--etcd", "e", "--etcd-user", "a"],
             "--etcd-user: the etcd that an agent serves has neither",
         ),
         (["--logical-workers", "2", "--job-id", "a/b"], "a job id is printable ASCII without"),

@@ -1,6 +1,6 @@
 """A small transformer learns to write like Python's own manual."""
 
-from pydoc_data.topics import topics  # every Python has it: 700 kB of English
+from pydoc_data.topics import topics  # in every Python: 700 kB of English
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +19,8 @@ class Windows(Dataset):
     def __len__(self):
         return len(self.tokens) // CONTEXT - 1
 
-    def __getitem__(self, index):
-        start = index * CONTEXT + int(torch.randint(CONTEXT, ()))  # never cut twice at one place
-        return self.tokens[start : start + CONTEXT + 1]
+    def __getitem__(self, index):  # cut at a place that is never the same twice
+        return self.tokens[index * CONTEXT + int(torch.randint(CONTEXT, ())) :][: CONTEXT + 1]
 
 
 class CharGPT(nn.Module):
@@ -38,7 +37,7 @@ class CharGPT(nn.Module):
         return self.head(self.layers(x, mask=mask, is_causal=True))
 
 
-job = easyscale.init(logical_workers=8, seed=0)
+job = easyscale.init(logical_workers=16, seed=0)
 text = "".join(topics[name] for name in sorted(topics))[:100_000]
 symbols = sorted(set(text))
 model = CharGPT(len(symbols)).to(job.device)
@@ -46,13 +45,11 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 job.register(model=model, optimizer=optimizer)
 windows = Windows(torch.tensor([symbols.index(symbol) for symbol in text]))
 loader = job.loader(windows, batch_size=8, shuffle=True, drop_last=True)
-
 for epoch in job.epochs(3):
     for step in loader:
-        for tokens in step:
-            x, y = tokens[:, :-1].to(job.device), tokens[:, 1:].to(job.device)
-            loss = F.cross_entropy(model(x).mT, y)
-            loss.backward()
+        for batch in step:
+            x, y = batch[:, :-1].to(job.device), batch[:, 1:].to(job.device)
+            (loss := F.cross_entropy(model(x).mT, y)).backward()
             step.report(loss=loss)
         optimizer.step()
     if job.is_main:

@@ -193,6 +193,9 @@ class State:
     #: Slots of which people were told why they stay standby.
     told_kinds: frozenset[str] = frozenset()
     token: int | None = None
+    #: The last tick, and since when they came without a gap, on the clock of the pulses.
+    ticked_s: float = -1e9
+    awake_s: float = -1e9
     #: The view holds the whole job, so the leader may decide on it.
     is_complete: bool = False
     memory: Memory = field(default_factory=Memory)

@@ -16,7 +16,11 @@ from easyscale.reports import EventKind
 
 #: Between the dump of the stacks and the kill.
 DUMP_S = 0.5
+#: An agent that ticked no oftener than this was stopped itself, its workers perhaps with it.
+_ASLEEP_S = 2.0
 _PHASES = {Pulse.MICRO_STEP: "micro-step", Pulse.EXCHANGE: "reduction"}
+#: Nobody's position moves before a worker in one of these goes on.
+_TOGETHER = frozenset({Pulse.EXCHANGE, Pulse.FORMING, Pulse.BROKEN})
 #: A worker in one of these reacts to a commit of mode now at once.
 _WAITS = frozenset({Pulse.WAITING, Pulse.EXCHANGE, Pulse.BROKEN})
 
@@ -30,6 +34,9 @@ def take_beats(turn: Turn, beats: Mapping[WorkerId, Beat]) -> None:
 
 def watch(turn: Turn, monotonic_s: float) -> None:
     """Dump and kill who is hung."""
+    if monotonic_s - turn.state.ticked_s > _ASLEEP_S:
+        turn.set(awake_s=monotonic_s)
+    turn.set(ticked_s=monotonic_s)
     for worker in tuple(turn.state.workers.values()):
         if worker.hung and worker.killed_s is None:
             if turn.now.s >= worker.since_s + DUMP_S:
@@ -50,7 +57,7 @@ def watch(turn: Turn, monotonic_s: float) -> None:
                 phase=_PHASES.get(worker.beat.phase, worker.beat.phase.name.lower()),
                 node=worker.id.node,
                 slot=worker.id.slot,
-                silent_s=monotonic_s - worker.beat.since_s,
+                silent_s=monotonic_s - (worker.beat.polled_s or worker.beat.since_s),
                 rank=worker.beat.rank,
             )
             turn.do(DumpStacks(worker=worker.id))
@@ -73,6 +80,8 @@ def _hung(state: State, worker: OwnWorker, beat: Beat, now: float, monotonic_s: 
         and (worker.entered is None or worker.entered.generation < commit.generation)
     ):
         return f"no answer to {commit.generation.label} for {now - worker.told_s:.3g} s"
+    if why := _stopped(state, worker, beat, monotonic_s):
+        return why
     step_s = worker.report.step_s if worker.report else None
     if beat.phase is Pulse.MICRO_STEP and _others_wait(state, worker, beat):
         limit_s = settings.timeouts.hang_timeout_s(step_s, chosen_s=settings.hang_timeout_s)
@@ -86,6 +95,25 @@ def _hung(state: State, worker: OwnWorker, beat: Beat, now: float, monotonic_s: 
     return ""
 
 
+def _stopped(state: State, worker: OwnWorker, beat: Beat, monotonic_s: float) -> str:
+    """Why the worker counts as stopped inside a wait, or nothing.
+
+    A wait polls hundreds of times a second however long it lasts, so this asks for no step time.
+    """
+    signs_s = beat.polled_s
+    if beat.phase is Pulse.EXCHANGE and signs_s is None:
+        signs_s = beat.since_s  # on its way into the wait, which takes no time
+    if signs_s is None or not _others_wait(state, worker, beat):
+        return ""
+    silent_s = monotonic_s - max(signs_s, state.awake_s)
+    timeouts = state.settings.timeouts
+    limit_s = max(state.settings.hang_timeout_s or timeouts.hang_least_s, timeouts.deaf_timeout_s)
+    if silent_s < limit_s:
+        return ""
+    phase = _PHASES.get(beat.phase, beat.phase.name.lower())
+    return f"does not wake for {silent_s:.3g} s: {worker.id.place} waits in {phase}"
+
+
 def _others_wait(state: State, worker: OwnWorker, beat: Beat) -> bool:
     """Somebody of ours waits at the same position, or nobody of ours could tell."""
     peers = [
@@ -97,7 +125,7 @@ def _others_wait(state: State, worker: OwnWorker, beat: Beat) -> bool:
         return True
     return any(
         other.beat is not None
-        and other.beat.phase in (Pulse.EXCHANGE, Pulse.BROKEN)
-        and other.beat.position >= beat.position
+        and other.beat.phase in _TOGETHER
+        and (other.beat.position >= beat.position or other.beat.phase is Pulse.FORMING)
         for other in peers
     )

@@ -13,6 +13,9 @@ from enum import IntEnum
 import msgspec
 
 _WORDS = struct.Struct("=8q")
+_WORD = struct.Struct("=q")
+#: Where the seventh word lies.
+_POLLED = 6 * _WORD.size
 _SIZE = mmap.PAGESIZE
 
 
@@ -42,6 +45,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     micro_steps: int
     #: CLOCK_MONOTONIC of this host when the worker last changed the page, seconds.
     since_s: float
+    #: The same clock when a wait that polls its exits last did so; None outside such a wait.
+    polled_s: float | None = None
 
 
 class Pulse:
@@ -74,8 +79,17 @@ class Pulse:
             self._page, 0, phase, position, step, rank_word, self._micro_steps, now_ns, 0, 0
         )
 
+    def poll(self) -> None:
+        """Say that the main thread waits and is awake; a wait does so all the time it lasts."""
+        _WORD.pack_into(self._page, _POLLED, time.monotonic_ns())
+
+    def end_wait(self) -> None:
+        """Say that the main thread is in no such wait any more."""
+        _WORD.pack_into(self._page, _POLLED, 0)
+
     def read(self) -> Beat:
-        phase, position, step, rank, micro_steps, since_ns, _, _ = _WORDS.unpack_from(self._page, 0)
+        words = _WORDS.unpack_from(self._page, 0)
+        phase, position, step, rank, micro_steps, since_ns, polled_ns, _ = words
         return Beat(
             phase=Phase(phase),
             position=position,
@@ -83,6 +97,7 @@ class Pulse:
             rank=None if rank < 0 else rank,
             micro_steps=micro_steps,
             since_s=since_ns / 1e9,
+            polled_s=polled_ns / 1e9 if polled_ns else None,
         )
 
     def close(self) -> None:

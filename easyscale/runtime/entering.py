@@ -168,7 +168,7 @@ class Entering:
             is_coming=is_coming,
             superseded=lambda: self.superseded(membership.generation),
         )
-        return Wait(timeout_s=NO_LIMIT_S, interrupt=patience)
+        return Wait(timeout_s=NO_LIMIT_S, interrupt=patience, pulse=self.session.pulse)
 
     # --- the handshake ---------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 from easyscale.errors import GenerationBroken
 from easyscale.model import Commit, GenerationNumber, WorkerId, encode
+from easyscale.pulse import Pulse
 from easyscale.runtime.channel import (
     Hello,
     Interrupt,
@@ -48,6 +49,12 @@ class Wait:
     timeout_s: float
     #: Polled by the waiting thread; returns why to give up, or raises GenerationBroken itself.
     interrupt: Interrupt = never
+    #: Where the waiting thread shows that it is awake; the agent kills one that was stopped.
+    pulse: Pulse | None = None
+
+    def show_awake(self) -> None:
+        if self.pulse is not None:
+            self.pulse.poll()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +214,16 @@ def form(membership: Membership, *, listener: Listener, wait: Wait) -> Group:
 def await_event(event: threading.Event, wait: Wait, *, name: str) -> None:
     """Wait for another thread under a deadline and an interrupt; TimeoutError when it is over."""
     deadline = time.monotonic() + wait.timeout_s
-    while not event.wait(POLL_S):
-        if (reason := wait.interrupt()) is not None:
-            raise GenerationBroken(f"{name} was given up: {reason}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{name} took longer than {wait.timeout_s:.1f} s")
+    try:
+        while not event.wait(POLL_S):
+            wait.show_awake()
+            if (reason := wait.interrupt()) is not None:
+                raise GenerationBroken(f"{name} was given up: {reason}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{name} took longer than {wait.timeout_s:.1f} s")
+    finally:
+        if wait.pulse is not None:
+            wait.pulse.end_wait()
 
 
 @dataclass(slots=True)

@@ -107,6 +107,25 @@ def test_a_worker_that_stands_still_for_ever_is_killed(
 
 
 @pytest.mark.proof
+def test_a_worker_that_stands_still_in_the_exchange_is_killed_before_its_deadline(
+    tmp_path: Path, reference: Reference
+) -> None:
+    # The exchange would end by itself, for all, 5 s after this limit.
+    faults, options = "stop@exchange:step=13:main=0" + WAITS, ("--hang-timeout", "6")
+    with Job(tmp_path, reference, faults=faults, options=options, pace_s=0.05) as job:
+        a = job.start(slots=2)
+        victim = job.struck()
+        hung = a.sees("hung")
+        assert hung["phase"] == "reduction"
+        assert 6 <= hung["silent_s"] < 11
+        a.sees("recovered")
+        gone([victim])
+        job.hurry()
+        job.holds(a.finish())
+        job.repeated_only(victim)
+
+
+@pytest.mark.proof
 def test_a_worker_that_stands_still_for_half_the_limit_goes_on(
     tmp_path: Path, reference: Reference
 ) -> None:

@@ -152,10 +152,13 @@ def report(step: int, *, micro_step_s: float | None = None) -> StepReport:
     )  # fmt: skip
 
 
-def beat(phase: Pulse, *, position: int = 3, since_s: float = 100.0) -> Beat:
+def beat(
+    phase: Pulse, *, position: int = 3, since_s: float = 100.0, polled_s: float | None = None
+) -> Beat:
     return Beat(
-        phase=phase, position=position, step=position, rank=1, micro_steps=1, since_s=since_s
-    )
+        phase=phase, position=position, step=position, rank=1, micro_steps=1, since_s=since_s,
+        polled_s=polled_s,
+    )  # fmt: skip
 
 
 def plan(generation: int, *workers: WorkerId) -> Plan:
@@ -641,6 +644,52 @@ def test_the_persons_own_hang_timeout_wins() -> None:
     agent.now = 102.5
     beats = {W0: beat(Pulse.EXCHANGE), W1: beat(Pulse.MICRO_STEP)}
     assert len(of(agent.tick(beats), actions.DumpStacks)) == 1
+
+
+@pytest.mark.parametrize("phase", (Pulse.EXCHANGE, Pulse.FORMING))
+def test_a_worker_that_is_stopped_inside_a_wait_is_found_by_its_silence(phase: Pulse) -> None:
+    agent = Agent().running()
+    for second in range(1, 11):
+        agent.now = 100.0 + second
+        beats = {W0: beat(phase, polled_s=agent.now), W1: beat(phase, polled_s=100.5)}
+        assert of(agent.tick(beats), actions.DumpStacks) == []
+    agent.now = 111.1
+    done = agent.tick({W0: beat(phase, polled_s=agent.now), W1: beat(phase, polled_s=100.5)})
+    assert [dump.worker for dump in of(done, actions.DumpStacks)] == [W1]
+    assert agent.reasons[-1].startswith("a/cpu:1 is hung: does not wake for 10.1 s: a/cpu:1 waits")
+
+
+def test_a_worker_that_is_stopped_on_its_way_into_the_exchange_is_found_too() -> None:
+    agent = Agent().running()
+    for second in range(1, 12):
+        agent.now = 100.0 + second
+        beats = {W0: beat(Pulse.EXCHANGE, polled_s=agent.now), W1: beat(Pulse.EXCHANGE)}
+        done = agent.tick(beats)
+    assert [dump.worker for dump in of(done, actions.DumpStacks)] == [W1]
+
+
+def test_a_wait_however_long_that_polls_is_no_hang() -> None:
+    agent = Agent(launch_settings(hang_timeout_s=2.0)).running()
+    for second in range(1, 400):
+        agent.now = 100.0 + second
+        beats = {who: beat(Pulse.EXCHANGE, polled_s=agent.now) for who in (W0, W1)}
+        assert of(agent.tick(beats), actions.DumpStacks) == []
+
+
+def test_nobody_is_stopped_for_a_time_in_which_the_agent_was_stopped_too() -> None:
+    agent = Agent().running()
+    agent.tick({who: beat(Pulse.EXCHANGE, polled_s=100.0) for who in (W0, W1)})
+    agent.now = 190.0
+    frozen = {who: beat(Pulse.EXCHANGE, polled_s=100.0) for who in (W0, W1)}
+    assert of(agent.tick(frozen), actions.DumpStacks) == []
+
+
+def test_a_stopped_worker_that_nobody_waits_for_yet_is_left_alone() -> None:
+    agent = Agent().running()
+    for second in range(1, 30):
+        agent.now = 100.0 + second
+        beats = {W0: beat(Pulse.MICRO_STEP), W1: beat(Pulse.EXCHANGE, polled_s=100.0)}
+        assert W1 not in {dump.worker for dump in of(agent.tick(beats), actions.DumpStacks)}
 
 
 def test_a_waiting_worker_that_ignores_a_commit_is_hung() -> None:

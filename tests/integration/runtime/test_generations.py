@@ -190,3 +190,18 @@ def test_a_worker_that_lost_the_end_learns_of_it_from_one_that_lingers(
         # No commit comes any more, as with etcd away.
         assert crew.finished(a, b) == {reference}
         assert b.all(messages.Broken)
+
+
+def test_loader_workers_follow_their_process_through_changes(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    with Crew(zygote, tmp_path, SCRIPT, "pause=0.002", "workers=1") as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        crew.at_step(2, a, b)
+        crew.entered(crew.commit(Mode.BOUNDARY, {0: [0, 5], 1: [1, 2, 3, 4, 6, 7]}))
+        crew.at_step(8, a, b)
+        crew.kill(a)
+        crew.ended(a)
+        crew.entered(crew.commit(Mode.NOW, {1: range(8)}))
+        assert crew.finished(b) == {reference}

@@ -1,0 +1,81 @@
+"""Who wins: the command line, then the environment, then the script, then the default."""
+
+import pytest
+
+from easyscale.errors import ScriptError, UsageError
+from easyscale.messages import WorkerSettings
+from easyscale.model import Determinism, WorkerId
+from easyscale.runtime.settings import Arguments, alone, launched, read_arguments
+
+NOTHING = Arguments()
+
+
+def worker(*, seed: int | None = None) -> WorkerSettings:
+    return WorkerSettings(
+        worker=WorkerId("n", "i", "cpu:0", 0),
+        job_id="job",
+        token="token",
+        local_host="127.0.0.1",
+        logical_workers=16,
+        seed=seed,
+        determinism=Determinism.SAME_KIND,
+        threads_per_worker=1,
+        partials="host",
+        snapshot_dir="runs",
+        snapshot_every_steps=None,
+        snapshot_every_s=None,
+        forming_timeout_s=1.0,
+        exchange_deadline_s=1.0,
+        linger_timeout_s=1.0,
+    )
+
+
+def test_the_command_line_wins_and_each_overruled_argument_is_one_line() -> None:
+    said: list[str] = []
+    arguments = Arguments(logical_workers=8, seed=3, threads_per_worker=1)
+    settings = launched(arguments, worker(seed=5), said.append)
+    assert (settings.logical_workers, settings.seed, settings.offload_partials) == (16, 5, True)
+    assert said == [
+        "logical_workers = 16 from the command line; init(logical_workers=8) is not used",
+        "seed = 5 from the command line; init(seed=3) is not used",
+    ]
+
+
+def test_the_scripts_seed_stands_where_the_command_line_names_none() -> None:
+    said: list[str] = []
+    assert launched(Arguments(seed=3), worker(), said.append).seed == 3
+    assert launched(NOTHING, worker(), said.append).seed == 0
+    assert said == []
+
+
+def test_alone_the_environment_wins_over_the_script() -> None:
+    said: list[str] = []
+    environment = {
+        "EASYSCALE_LOGICAL_WORKERS": "4",
+        "EASYSCALE_SEED": "9",
+        "EASYSCALE_DETERMINISM": "heterogeneous",
+    }
+    settings = alone(Arguments(logical_workers=4, seed=1), environment, said.append)
+    assert (settings.logical_workers, settings.seed) == (4, 9)
+    assert settings.determinism is Determinism.HETEROGENEOUS
+    assert said == ["seed = 9 from EASYSCALE_SEED; init(seed=1) is not used"]
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"])
+def test_another_launchers_ranks_are_refused(name: str) -> None:
+    with pytest.raises(ScriptError, match=f"another launcher \\({name} is set\\)"):
+        alone(NOTHING, {name: "1"}, lambda _: None)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", ""])
+def test_a_wrong_word_in_the_environment_is_refused_by_name(value: str) -> None:
+    with pytest.raises(UsageError, match="EASYSCALE_LOGICAL_WORKERS is "):
+        alone(NOTHING, {"EASYSCALE_LOGICAL_WORKERS": value}, lambda _: None)
+
+
+@pytest.mark.parametrize(("logical_workers", "seed"), [(0, None), (True, None), (2, -1), (2, 1.5)])
+def test_wrong_arguments_are_refused_by_name(logical_workers: int, seed: int | None) -> None:
+    with pytest.raises(ScriptError, match=r"init\(\w+=\.\.\.\) is "):
+        read_arguments(
+            logical_workers=logical_workers, seed=seed, determinism=None, threads_per_worker=None
+        )

@@ -285,15 +285,20 @@ class Exchange:
         with self._not_given_up():
             if self._last is not None:
                 self._last.is_intact = False
+        expected = self._present(words)
         if all(early):
-            self._reduce_all(turn, lambda number: self._fill_early(turn, number))
+            self._reduce_all(turn, expected, lambda number: self._fill_early(turn, number))
         if any(early):
             turn.closing.wait()
             words = self._say(*self._closing(turn))
-        if not all(early) or any(said.header.dirty for said in words):
+        present = self._present(words)
+        wrong = any(said.header.dirty for said in words) or any(
+            there and not hoped for there, hoped in zip(present, expected, strict=True)
+        )
+        if not all(early) or wrong:
             with self._not_given_up():
                 turn.partials.settle()
-            self._reduce_all(turn, lambda number: self._fill_settled(turn, number))
+            self._reduce_all(turn, present, lambda number: self._fill_settled(turn, number))
         self._share_buffers(turn)
         self._may_overlap = all(said.header.may_overlap for said in words)
         assert self._reduction is not None
@@ -322,8 +327,15 @@ class Exchange:
         )
 
     def _opening(self, turn: _Turn) -> tuple[Header, bytes]:
+        with self._not_given_up():
+            presence = turn.partials.presence or (False,) * len(self._layout.parameters)
+        # What is trained may yet get a gradient; what is not, and has none, need not travel.
+        expected = [
+            there or trained for there, trained in zip(presence, turn.overlap.trained, strict=True)
+        ]
         header = self._header(turn.operation, self.group.membership.generation)
-        return msgspec.structs.replace(header, early=True), b""
+        mask = headers.mask_text(expected)
+        return msgspec.structs.replace(header, early=True, present=mask), b""
 
     def _closing(self, turn: _Turn) -> tuple[Header, bytes]:
         with self._not_given_up():
@@ -340,19 +352,26 @@ class Exchange:
 
     def _head(self, operation: Operation, words: Sequence[Words]) -> RecordHead:
         said = [word.header for word in words]
-        count = len(self._layout.parameters)
         return head_of(
             operation,
             newest=[header.newest for header in said],
             weighted=[header.weighted for header in said],
-            present=headers.united([header.present for header in said], count),
+            present=self._present(words),
             payloads=[word.payload for word in words],
         )
 
-    def _reduce_all(self, turn: _Turn, fill: Callable[[int], Fill]) -> None:
+    def _present(self, words: Sequence[Words]) -> tuple[bool, ...]:
+        masks = [word.header.present for word in words]
+        return headers.united(masks, len(self._layout.parameters))
+
+    def _reduce_all(
+        self, turn: _Turn, present: Sequence[bool], fill: Callable[[int], Fill]
+    ) -> None:
+        """Reduce every bucket in which anybody has a gradient: frozen layers do not travel."""
         assert self._reduction is not None
-        for number in range(len(self._buckets)):
-            self._reduction.reduce(number, turn.operation.spans, fill(number))
+        for number, bucket in enumerate(self._buckets):
+            if any(present[piece.index] for piece in bucket.pieces):
+                self._reduction.reduce(number, turn.operation.spans, fill(number))
 
     def _fill_settled(self, turn: _Turn, number: int) -> Fill:
         bucket = self._buckets[number]

@@ -56,6 +56,11 @@ class Overlap:
         #: The micro-step had exactly one backward, or there was none here to have two.
         self.had_one_backward = True
 
+    @property
+    def trained(self) -> tuple[bool, ...]:
+        """Which parameters may get a gradient."""
+        return tuple(parameter.requires_grad for parameter in self._parameters)
+
     def __enter__(self) -> Self:
         if self.rank is not None:
             for index, parameter in enumerate(self._parameters):

@@ -15,6 +15,7 @@ from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.group import Group
 from easyscale.runtime.headers import Operation, OperationKind
 from easyscale.runtime.partials import Partials
+from easyscale.runtime.reduction import Fill
 from tests.support import members
 
 N = 6
@@ -89,8 +90,8 @@ def take_gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tenso
     return gradients
 
 
-def alone(steps: Sequence[Micro]) -> list[list[bytes | None]]:
-    net = Net()
+def alone(steps: Sequence[Micro], net: torch.nn.Module | None = None) -> list[list[bytes | None]]:
+    net = net or Net()
     parameters = list(net.parameters())
     seen = []
     for number, micro in enumerate(steps):
@@ -228,3 +229,51 @@ def test_buckets_travel_while_the_last_micro_step_still_runs() -> None:
         return seen_during_backward == [True]
 
     assert members.run_members(2, body) == [True, True]
+
+
+def by_hand_where_nothing_is_trained(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:
+    plain(net, x, rank)
+    frozen = next(net.parameters())
+    if rank in {3, 5}:  # the last micro-step of a member: it could not be told before
+        frozen.grad = torch.full_like(frozen, 1.0 + rank)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_frozen_parameters_do_not_travel_unless_somebody_gives_them_a_gradient(name: str) -> None:
+    steps = (plain, plain, by_hand_where_nothing_is_trained, plain)
+    shares = LAYOUTS[name]
+
+    def body(group: Group) -> tuple[list[list[bytes | None]], list[int]]:
+        trainer = Trainer(group, shares)
+        trainer.net.first.requires_grad_(False)
+        reduction = trainer.exchange._reduction
+        assert reduction is not None
+        travelled: list[int] = []
+        reduce = reduction.reduce
+        frozen = next(
+            number
+            for number, bucket in enumerate(reduction.buckets)
+            if any(piece.index == 0 for piece in bucket.pieces)
+        )
+        assert {piece.index for piece in reduction.buckets[frozen].pieces} == {0, 1}
+
+        def counted(index: int, layout: Sequence[Sequence[Span]], fill: Fill) -> None:
+            travelled.append(index)
+            reduce(index, layout, fill)
+
+        reduction.reduce = counted  # type: ignore[method-assign]
+        seen, counts = [], []
+        for number, micro in enumerate(steps):
+            seen.append(trainer.step(number, micro))
+            counts.append(travelled.count(frozen))
+        trainer.exchange.close()
+        return seen, counts
+
+    net = Net()
+    net.first.requires_grad_(False)
+    expected = alone(steps, net)
+    for seen, counts in members.run_members(len(shares), body):
+        assert seen == expected
+        before, still, given, after = counts
+        assert (before, still) == (0, 0)
+        assert 0 < given == after

@@ -28,6 +28,7 @@ from easyscale.runtime.registry import refuse_process_group
 from easyscale.runtime.session import Session
 from easyscale.runtime.settings import Arguments, JobSettings, alone, launched, read_arguments
 from easyscale.runtime.state import captured, digest, plain_value
+from easyscale.runtime.stock import refuse_stock_parallelism
 from easyscale.runtime.team import Alone, Team
 from easyscale.runtime.together import Together
 from easyscale.runtime.training import Training
@@ -54,6 +55,7 @@ def init(
         threads_per_worker=threads_per_worker,
     )
     session = sessions.current()
+    refuse_stock_parallelism()
     _job = _alone(arguments) if session is None else _launched(arguments, session)
     return _job
 

@@ -151,6 +151,16 @@ def real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def divide(gradients: Sequence[torch.Tensor | None], total: float) -> None:
+    """Divide in place number by number, as the flat sums of an exchange are divided.
+
+    Torch's division of complex numbers rounds differently from that of their parts.
+    """
+    present = [real(gradient) for gradient in gradients if gradient is not None]
+    if present:
+        torch._foreach_div_(present, total)
+
+
 def _owned(gradients: Gradients) -> Sums:
     """View gradients as real sums of which no two entries share a number."""
     sums: Sums = []

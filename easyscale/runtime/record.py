@@ -12,6 +12,7 @@ import torch
 from easyscale.model import GenerationNumber
 from easyscale.runtime.buckets import Bucket, TensorLayout
 from easyscale.runtime.headers import Operation, OperationKind, mask_text, united
+from easyscale.runtime.partials import divide
 
 
 class RecordHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +97,7 @@ class Alone:
         self.buffers = buffers
 
     def divide(self, total: float) -> None:
-        present = [gradient for gradient in self._gradients if gradient is not None]
-        if present:
-            torch._foreach_div_(present, total)
+        divide(self._gradients, total)
 
     def gradients(
         self, present: Sequence[bool], devices: Sequence[torch.device]

@@ -173,10 +173,17 @@ def refuse_process_group() -> None:
     """Refuse torch.distributed: its ranks are processes."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
-        raise ScriptError(
-            "torch.distributed is initialised: its ranks are processes, which come and go here",
-            hint="leave out init_process_group: job.loader, step.mean and job.evaluate do its work",
+        raise group_refusal(
+            "torch.distributed is initialised: its ranks are processes, which come and go here"
         )
+
+
+def group_refusal(fact: str) -> ScriptError:
+    """The error for a process group, with what does its work here."""
+    return ScriptError(
+        fact,
+        hint="leave out init_process_group: job.loader, step.mean and job.evaluate do its work",
+    )
 
 
 def _class_names(module: nn.Module) -> Iterator[str]:

@@ -20,7 +20,7 @@ from easyscale.runtime.group import Wait
 from easyscale.runtime.headers import Operation, OperationKind
 from easyscale.runtime.metrics import Means, RankReport, Reports, Scalar, checked
 from easyscale.runtime.overlap import Overlap
-from easyscale.runtime.partials import Partials
+from easyscale.runtime.partials import Partials, divide
 from easyscale.runtime.randomness import OuterStream, key
 from easyscale.runtime.record import Record
 from easyscale.runtime.registry import refuse_sparse
@@ -127,8 +127,7 @@ class StepWork:
         means = Means(self.reports.settle(range(self._n)), self._n)
         gradients = self.partials.take()
         if means.weighted:
-            present = [gradient for gradient in gradients if gradient is not None]
-            torch._foreach_div_(present, means.total_weight)
+            divide(gradients, means.total_weight)
         self.publish(
             gradients=gradients,
             buffers=self.kept_buffers,

@@ -25,6 +25,12 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Init]:
         monkeypatch.delenv(name, raising=False)
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     monkeypatch.setattr(jobs, "_job", None)
+    for owner, name in (
+        (torch.distributed, "init_process_group"),
+        (nn.parallel.DistributedDataParallel, "__init__"),
+        (DistributedSampler, "__init__"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
     yield init
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
@@ -99,6 +105,21 @@ def test_weights_make_a_mean_over_tokens(start: Init) -> None:
             assert weight.grad is not None
             assert weight.grad.item() == (1 * 1.0 + 3 * 2.0) / 4
             assert step.mean("loss") == 3 / 4
+
+
+def test_weights_divide_complex_gradients_by_their_parts_as_an_exchange_does(start: Init) -> None:
+    job = start(logical_workers=2)
+    weight = nn.Parameter(torch.zeros(64, dtype=torch.complex64))
+    job.register(weights=[weight])
+    drawn = torch.randn(2, 64, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
+    for _ in job.epochs(1):
+        for step in job.loader(rows(2), batch_size=1):
+            for _ in step:
+                weight.grad = drawn[step.rank].clone()
+                step.weight(11 + 8 * step.rank)
+            first, second = torch.view_as_real(drawn)
+            assert weight.grad is not None
+            assert torch.equal(torch.view_as_real(weight.grad), (first * 11 + second * 19) / 30)
 
 
 def test_only_logical_rank_0_changes_the_buffers(start: Init) -> None:
@@ -290,6 +311,18 @@ def evaluate_by_process(job: Job) -> None:
     job.evaluate(len, DataLoader(rows(8), batch_size=2, sampler=sampler))
 
 
+def make_process_group(_job: Job) -> None:
+    torch.distributed.init_process_group("gloo")
+
+
+def wrap_in_parallel(_job: Job) -> None:
+    nn.parallel.DistributedDataParallel(net())
+
+
+def sample_by_process(_job: Job) -> None:
+    DistributedSampler(rows(8))
+
+
 def evaluate_shuffled(job: Job) -> None:
     job.register(model=net())
     job.evaluate(len, job.loader(rows(8), batch_size=2, shuffle=True))
@@ -327,6 +360,9 @@ def sparse_gradient(job: Job) -> None:
         (iterate_outside, "outside of an epoch"),
         (iterate_twice, "begins a second pass in epoch 0"),
         (loader_without_steps, "the loader has no step"),
+        (make_process_group, "init_process_group makes ranks of processes"),
+        (wrap_in_parallel, "DistributedDataParallel adds gradients by process"),
+        (sample_by_process, "a DistributedSampler deals samples by process"),
         (evaluate_by_process, "deals samples by process"),
         (evaluate_shuffled, "a loader that shuffles"),
         (evaluate_objects, "the result of batch 0 is a object"),

@@ -69,7 +69,8 @@ def conclude(turn: Turn, outcome: Outcome, *, exit_code: int) -> None:
     last = [w.report for w in state.workers.values() if w.report]
     report = last[0] if last else state.last_report
     snapshot = news.newest_snapshot(turn)
-    kind = EventKind.FINISHED if outcome.state is JobState.FINISHED else EventKind.STOPPED
+    finished = outcome.state is JobState.FINISHED
+    kind = EventKind.FINISHED if finished else EventKind.STOPPED
     elapsed = turn.now.s - state.began_s
     news.announce(
         turn,
@@ -95,9 +96,10 @@ def conclude(turn: Turn, outcome: Outcome, *, exit_code: int) -> None:
         Conclude(
             summary=Summary(
                 job=state.settings.job_id,
-                finished=outcome.state is JobState.FINISHED,
+                finished=finished,
                 step=outcome.step,
-                epochs=report.epochs if report else None,
+                # What was planned is no fact of a job that ends before it.
+                epochs=report.epochs if report and finished else None,
                 elapsed_s=elapsed,
                 exit_code=exit_code,
                 digest=outcome.digest,

@@ -144,9 +144,11 @@ def read_settings(
     after = split_script_arguments(arguments)
     logical_workers = after.logical_workers or asked["logical_workers"]
     if logical_workers is None:
+        hint = "--logical-workers N, with N at least the number of devices"
+        if any(word.partition("=")[0] == "--logical-workers" for word in after.rest):
+            hint = f"--logical-workers N before {script} or directly after it"
         raise UsageError(
-            "launch needs to know the job's logical workers: they decide its bits",
-            hint="--logical-workers N, with N at least the number of devices",
+            "launch needs to know the job's logical workers: they decide its bits", hint=hint
         )
     if logical_workers < 1:
         raise UsageError(

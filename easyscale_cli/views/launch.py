@@ -90,7 +90,7 @@ class _Told:
 
 
 def heading(job: str, told: Mapping[str, Fact], *, version: str, page: Page) -> list[Line]:
-    """The first line: version, job, and what is fixed for the job's life."""
+    """The first line: version, job, what is fixed for its life, where snapshots and logs go."""
     workers = told.get("logical_workers")
     level = told.get("determinism")
     mode = told.get("mode")
@@ -102,6 +102,11 @@ def heading(job: str, told: Mapping[str, Fact], *, version: str, page: Page) -> 
         f"{page.glyphs.name(mode)} mode"
         if isinstance(mode, str) and mode not in {"", "elastic"}
         else "",
+        *(
+            f"{what} {page.glyphs.name(place)}"
+            for what, key in (("snapshots", "snapshot_dir"), ("logs", "log_dir"))
+            if isinstance(place := told.get(key), str) and place
+        ),
     ]
     return entry(line(Span("easyscale", Role.NAME)), rows, page)
 

@@ -56,6 +56,12 @@ def test_logical_workers_may_stand_directly_after_the_script(script: str) -> Non
     assert settings.script.arguments == ("--lr", "0.1")
 
 
+def test_logical_workers_behind_the_scripts_words_are_told_their_place(script: str) -> None:
+    with pytest.raises(UsageError, match="needs to know") as caught:
+        settings_of(script, "--lr", "0.1", "--logical-workers", "16")
+    assert caught.value.hint.startswith(f"--logical-workers N before {script} or directly after it")
+
+
 def test_every_other_word_after_the_script_is_the_scripts_and_ours_are_named(script: str) -> None:
     settings, notes = settings_and_notes("--logical-workers", "4", script, "--lr", "1", "--seed=3")
     assert settings.script.arguments == ("--lr", "1", "--seed=3")

@@ -115,6 +115,15 @@ def stream(page: Page, events: tuple[JobEvent, ...]) -> list[Line]:
     return [row for event in events for row in event_lines(event, page)]
 
 
+def test_the_first_line_says_where_snapshots_and_logs_go() -> None:
+    told = states.HEADING | {"snapshot_dir": "runs/resnet50", "log_dir": "runs/resnet50/logs"}
+    lines = heading("resnet50", told, version="0.1.0", page=Page(80, UNICODE))
+    assert text(lines) == (
+        "   easyscale 0.1.0 · job resnet50 · 16 logical workers · determinism D2\n"
+        "             snapshots runs/resnet50 · logs runs/resnet50/logs\n"
+    )
+
+
 def test_the_stream_reads_as_drawn_at_80_columns() -> None:
     page = Page(80, UNICODE)
     lines = heading("resnet50", states.HEADING, version="0.1.0", page=page)

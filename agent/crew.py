@@ -11,7 +11,7 @@ from easyscale.agent import closing, news, records, respawns
 from easyscale.agent.actions import Fork, StopWorker, Tell, Write
 from easyscale.agent.cause import failure_of, how_it_ended
 from easyscale.agent.events import ForkFailed, WorkerExited, WorkerForked, ZygoteLost
-from easyscale.agent.state import Entered, OwnWorker, Phase, Stage, Turn
+from easyscale.agent.state import Entered, OwnWorker, Phase, Stage, State, Turn
 from easyscale.messages import (
     Broken,
     CommitSeen,
@@ -53,13 +53,20 @@ MOST_BURIED = 100
 # --- starting ----------------------------------------------------------------------------------
 
 
+def _was_member(state: State) -> bool:
+    """Workers of this agent trained in the generation that the pause ended."""
+    mine = (state.node, state.identity.incarnation)
+    former = state.former.workers if state.former is not None else ()
+    return any((worker.node, worker.incarnation) == mine for worker in former)
+
+
 def spawn(turn: Turn) -> None:
     """Fork a worker for every slot that may have one and has none."""
     state = turn.state
     if state.stage is not Stage.RUNNING or state.zygote_kind is None or state.spec is None:
         return
-    if state.commit is not None and state.commit.pauses:
-        return
+    if state.commit is not None and state.commit.pauses and _was_member(state):
+        return  # whoever came later goes on with the job
     most = state.spec.logical_workers + (1 if state.settings.standby else 0)
     for slot in state.slots:
         if (

@@ -125,15 +125,44 @@ def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on_with_other_slots(
     tmp_path: Path, reference: Reference
 ) -> None:
     with Job(tmp_path, reference) as job:
-        a = job.start(slots=1)
-        job.reaches(3)
-        a.run.signal(signal.SIGINT)
-        end = a.finish(code=130)
-        assert end["event"] == "stopped"
-        assert end["snapshot_step"] == job.step() + 1
+        interrupt_and_go_on(job)
+
+
+@pytest.mark.proof
+def test_it_does_so_too_where_etcd_remembers_that_the_job_has_stopped(
+    tmp_path: Path, reference: Reference, etcd: Server
+) -> None:
+    with Job(tmp_path, reference, etcd=etcd) as job:
+        interrupt_and_go_on(job)
+
+
+def interrupt_and_go_on(job: Job) -> None:
+    a = job.start(slots=1)
+    job.reaches(3)
+    a.run.signal(signal.SIGINT)
+    end = a.finish(code=130)
+    assert end["event"] == "stopped"
+    assert end["snapshot_step"] == job.step() + 1
+    job.hurry()
+    job.holds(job.start(slots=3).finish())
+    assert len(job.pids()) == 4
+    job.repeated_only()
+
+
+@pytest.mark.proof
+def test_a_node_that_comes_while_the_last_one_drains_goes_on_with_the_job(
+    tmp_path: Path, reference: Reference, etcd: Server
+) -> None:
+    with Job(tmp_path, reference, etcd=etcd) as job:
+        a = job.start("a")
+        job.reaches(0)
+        b = job.start("b")
+        b.sees("met")
+        a.run.signal(signal.SIGTERM)
+        a.run.wait()  # with 0 if it saw the job go on, else with 143
         job.hurry()
-        job.holds(job.start(slots=3).finish())
-        assert len(job.pids()) == 4
+        job.holds(b.finish())
+        assert len(job.pids()) == 2
         job.repeated_only()
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from easyscale.agent import budget
 from easyscale.agent.actions import Announce
 from easyscale.agent.cause import signal_name
-from easyscale.agent.state import Turn
+from easyscale.agent.state import State, Turn
 from easyscale.model import Commit, Ending, Mode, SnapshotRecord, WorkerId
 from easyscale.rendezvous.keys import Incarnation
 from easyscale.reports import EventKind, Fact, JobEvent
@@ -90,9 +90,8 @@ def _tell_start(turn: Turn, commit: Commit, former: Commit | None) -> None:
     if snapshot is None and not restarted:
         return
     step = snapshot.step if snapshot else 0
-    reached = max((w.step for w in state.workers.values()), default=0)
     stored = state.view.progress.step if state.view.progress else 0
-    back = max(reached, stored, step) - step if restarted else 0
+    back = max(_reached(state, former), stored, step) - step if restarted else 0
     record = state.view.snapshots.get(snapshot.name) if snapshot else None
     totals = state.totals
     turn.set(
@@ -111,6 +110,14 @@ def _tell_start(turn: Turn, commit: Commit, former: Commit | None) -> None:
         source=f"{record.nodes[0]}:{record.path}" if record and record.nodes else "",
         steps_lost=back if restarted else None,
     )
+
+
+def _reached(state: State, former: Commit | None) -> int:
+    """The furthest step that any worker of the generation before stood in, the ended ones too."""
+    own = (worker.step for worker in state.workers.values())
+    members = former.workers if former else ()
+    ended = (state.view.gone[worker].step for worker in members if worker in state.view.gone)
+    return max((*own, *ended), default=0)
 
 
 def _tell_change(turn: Turn, commit: Commit, former: Commit | None, pause_s: float | None) -> None:

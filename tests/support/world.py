@@ -353,6 +353,8 @@ class World:
                 self.leave(node, how)
             case actions.Announce(event=event):
                 text = f" ({event.reason})" if event.reason else ""
+                lost = event.facts.get("steps_lost")
+                text += f", {lost} steps lost" if lost else ""
                 self.note(f"{node.name} says {event.event}{text}")
             case actions.ReportCause(cause=cause):
                 self.note(f"{node.name} first cause: {cause.headline} | {cause.why_ended}")

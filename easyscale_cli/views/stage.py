@@ -124,9 +124,7 @@ class Stage:
     def open(self, job: str, facts: Mapping[str, Fact], now: float) -> None:
         """The heading."""
         self._told_at = now if self._told_at is not None else None
-        if self.settings.json:
-            return
-        if self.settings.draws_screens:
+        if self.settings.draws_screens and not self.settings.json:
             self._say(heading(job, facts, version=self.settings.version, page=self._page()))
         else:
             version = self.settings.version

@@ -313,7 +313,9 @@ def test_json_has_events_on_standard_output_and_workers_on_standard_error() -> N
     stage.event(states.event(EventKind.FINISHED, step=10_000, reason="script ended"), 101.0)
     stage.finish(states.SUMMARY, 101.0)
     stage.close(101.0)
-    assert tape.text("err") == "[a/cuda:0] printed\n"
+    heading, printed = tape.text("err").splitlines()
+    assert "job=resnet50 version=0.1.0" in heading
+    assert printed == "[a/cuda:0] printed"
     lost, progress, finished = json_lines(tape)
     assert list(lost) == [
         *("version", "at", "job", "event", "step", "era", "generation", "node", "slot", "pid"),

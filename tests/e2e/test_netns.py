@@ -8,7 +8,7 @@ import pytest
 from easyscale.rendezvous.endpoints import Endpoint
 from tests.support.etcd import Server, bundled_binary, free_port
 from tests.support.netns import Network, network
-from tests.support.nodes import Job, Reference
+from tests.support.nodes import Job, Reference, gone
 
 pytestmark = pytest.mark.proof
 
@@ -71,3 +71,25 @@ def test_of_two_hosts_that_cannot_hear_each_other_one_goes_on_with_the_third(
         job.hurry()
         for node in job.nodes:
             job.holds(node.finish())
+
+
+def test_a_group_that_nobody_hears_is_taken_over_and_fenced_when_it_is_heard_again(
+    tmp_path: Path, reference: Reference, net: Network, etcd: Server
+) -> None:
+    one, two = net.add_host(), net.add_host()
+    options = ("--snapshot-every", "4", "--takeover-after", "6")
+    with Job(tmp_path, reference, etcd=etcd, options=options, pace_s=0.5) as job:
+        a = job.start("a", slots=2, within=one.within)
+        a.sees("snapshot")
+        unheard = job.pids()
+        one.unplug()
+        b = job.start("b", within=two.within)
+        b.joins()
+        one.plug_in()
+        gone(unheard)
+        a.joins()
+        job.hurry()
+        end, end_of_a = b.finish(), a.finish()
+        job.holds(end)
+        job.holds(end_of_a, steps_lost=end_of_a["steps_lost"])
+        assert end_of_a["steps_lost"] > 0, "what it had done unheard was done again"

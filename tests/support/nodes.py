@@ -36,6 +36,9 @@ DEADLINE_S = 90.0
 POLL_S = 0.05
 #: Seconds of a micro-step while a test still has something to do to the job.
 SLOW_S = 0.3
+#: The same once this share of the steps is behind it.
+CRAWL_S = 1.0
+CRAWL_FROM = 0.7
 Event = Mapping[str, Any]
 #: What the script writes that must be the same bytes in every run.
 _NOTES = ("batch-*", "step-*", "epoch-*", "checkpoint-*")
@@ -48,6 +51,10 @@ class Reference:
     digest: str
     notes: Mapping[str, str]
     epochs: int
+
+    @property
+    def steps(self) -> list[str]:
+        return [name for name in self.notes if name.startswith("step-")]
 
     @classmethod
     def take(cls, out: Path, *, epochs: int) -> "Reference":
@@ -116,11 +123,13 @@ class Job:
     options: tuple[str, ...] = ()
     pace_s: float = SLOW_S
     nodes: list[Node] = field(default_factory=list)
+    _crawls: bool = False
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> Self:
         self.out.mkdir(parents=True, exist_ok=True)
         self.pace(self.pace_s)
+        self._crawls = self.pace_s == 0
         return self
 
     def __exit__(
@@ -168,6 +177,7 @@ class Job:
 
     def hurry(self) -> None:
         """Nothing more is done to the job: let it come to its end."""
+        self._crawls = True
         self.pace(0)
 
     def until(self, condition: Callable[[], object], what: str) -> None:
@@ -175,6 +185,10 @@ class Job:
 
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
+            if not self._crawls and self.step() >= CRAWL_FROM * len(self.reference.steps):
+                # A slow machine must not let the job end before all was done to it.
+                self._crawls = True
+                self.pace(CRAWL_S)
             assert any(node.run.process.poll() is None for node in self.nodes), f"ended: {what}"
             assert time.monotonic() < deadline, f"waited {DEADLINE_S:g} s in vain: {what}"
             time.sleep(POLL_S)

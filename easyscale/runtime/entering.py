@@ -31,6 +31,7 @@ from easyscale.runtime.group import Membership, Wait, form
 from easyscale.runtime.headers import Operation, OperationKind
 from easyscale.runtime.listener import Listener
 from easyscale.runtime.neighbours import (
+    ASK_INTERVAL_S,
     ASK_TIMEOUT_S,
     Knowledge,
     Patience,
@@ -137,7 +138,13 @@ class Entering:
         """Enter, or raise GenerationBroken; state is held afterwards."""
         membership = Membership(commit, self.session.worker, self.session.settings.token)
         name = f"forming {commit.generation}"
-        wait = self.wait(membership, name, deadline_s=self.session.settings.forming_timeout_s)
+        wait = self.wait(
+            membership,
+            name,
+            deadline_s=self.session.settings.forming_timeout_s,
+            # A member of a killed node is named as long as nobody knows of its end.
+            first_ask_s=ASK_INTERVAL_S,
+        )
         self.waits_for(name)
         group = form(membership, listener=self.listener, wait=wait)
         registry = self.training.things
@@ -154,7 +161,14 @@ class Entering:
         finally:
             self.waits_for("")
 
-    def wait(self, membership: Membership, name: str, *, deadline_s: float) -> Wait:
+    def wait(
+        self,
+        membership: Membership,
+        name: str,
+        *,
+        deadline_s: float,
+        first_ask_s: float | None = None,
+    ) -> Wait:
         """A wait that ends for a reason: superseded, somebody gone, nothing moves."""
 
         def is_coming(knowledge: Knowledge) -> bool:
@@ -167,6 +181,7 @@ class Entering:
             deadline_s=deadline_s,
             is_coming=is_coming,
             superseded=lambda: self.superseded(membership.generation),
+            first_ask_s=first_ask_s,
         )
         return Wait(timeout_s=NO_LIMIT_S, interrupt=patience, pulse=self.session.pulse)
 

@@ -80,6 +80,8 @@ class Patience:
     is_coming: Callable[[Knowledge], bool]
     #: Ends the wait early: a commit that does not wait for a boundary.
     superseded: Callable[[], str | None]
+    #: The first round of asking, where somebody may be gone from the beginning.
+    first_ask_s: float | None = None
     _since_s: float = 0.0
     _asked_s: float = 0.0
 
@@ -93,8 +95,10 @@ class Patience:
         self._refuse_lost()
         now = time.monotonic()
         # All ask all, so rarely: who has ended is told sooner by the sockets and by the agent.
-        if now - self._asked_s >= max(self.deadline_s / 4, ASK_INTERVAL_MAX_S):
-            self._asked_s = now
+        usual_s = max(self.deadline_s / 4, ASK_INTERVAL_MAX_S)
+        interval_s = usual_s if self.first_ask_s is None else self.first_ask_s
+        if now - self._asked_s >= interval_s:
+            self._asked_s, self.first_ask_s = now, None
             self._ask(now)
         return None
 

@@ -125,6 +125,7 @@ class Job:
         """
         refuse_process_group()
         self._training.register(objects)
+        self._training.things.prepare(self.device)
         self._team.enter(tuple(override))
 
     def loader(

@@ -69,6 +69,12 @@ class Registry:
         registry._index()
         return registry
 
+    def prepare(self, device: torch.device) -> None:
+        """Make what torch would make in the first micro-step: a worker may have none of them."""
+        for thing in self.stateful.values():
+            if isinstance(thing, torch.amp.GradScaler) and thing.is_enabled():
+                thing.scale(torch.zeros((), device=device))
+
     @property
     def names(self) -> list[str]:
         return sorted({*self.modules, *self.optimizers, *self.stateful, *self.tensors})

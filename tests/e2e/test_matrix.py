@@ -6,6 +6,7 @@ The suite runs a cover in which every pair of values meets; `make proof` runs th
 import json
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
+from easyscale.model import Mode
 from tests.support.cover import pairwise
+from tests.support.crew import Crew, Zygote
 from tests.support.processes import run_easyscale, started
 
 SCRIPT = Path(__file__).parent / "scripts" / "matrix.py"
@@ -52,20 +55,27 @@ def reference(model: str, n: int) -> Seen:
         return seen_in(out, digest=said[1])
 
 
-def layout_options(layout: str, n: int) -> list[str]:
-    """Slots, and where the planner would not do it by itself, which logical ranks each holds."""
+def share_out(layout: str, n: int) -> list[list[int]]:
+    """Which logical ranks each worker holds; one without ranks is a member all the same."""
     match layout:
         case "unequal" if n >= 3:
-            map_ = [list(range(n - 2)), [n - 2], [n - 1]]
+            return [list(range(n - 2)), [n - 2], [n - 1]]
         case "scattered" if n >= 2:
-            slots = min(3, n)
-            map_ = [list(range(slot, n, slots)) for slot in range(slots)]
+            return [list(range(slot, n, 3)) for slot in range(3)]
         case "unequal" | "scattered":
-            return ["--devices", "cpu:3"]
+            return [[], list(range(n))]
         case _:
-            return ["--devices", f"cpu:{layout}"]
-    text = "|".join(",".join(map(str, ranks)) for ranks in map_)
-    return ["--devices", f"cpu:{len(map_)}", "--layout", text]
+            slots = int(layout)
+            return [list(range(n * i // slots, n * (i + 1) // slots)) for i in range(slots)]
+
+
+def layout_options(layout: str, n: int) -> list[str]:
+    """The same for a launch: slots, and the map where the planner would make another."""
+    if layout.isdecimal():
+        return ["--devices", f"cpu:{layout}"]
+    shares = [ranks for ranks in share_out(layout, n) if ranks]
+    text = "|".join(",".join(map(str, ranks)) for ranks in shares)
+    return ["--devices", f"cpu:{len(shares)}", "--layout", text]
 
 
 def launch(out: Path, model: str, n: int, layout: str, loader_workers: int) -> Seen:
@@ -98,12 +108,28 @@ def test_the_layout_does_not_reach_the_weights(
     check(tmp_path, model, n, layout, loader_workers)
 
 
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote()
+    yield zygote
+    zygote.close()
+
+
 @pytest.mark.proof
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("model", "n", "layout", "loader_workers"), REST)
-def test_nor_does_it_in_any_other_row_of_the_matrix(
-    tmp_path: Path, model: str, n: int, layout: str, loader_workers: int
+def test_nor_does_it_in_any_other_row_of_the_matrix(  # noqa: PLR0917 - one for each factor
+    zygote: Zygote, tmp_path: Path, model: str, n: int, layout: str, loader_workers: int
 ) -> None:
-    check(tmp_path, model, n, layout, loader_workers)
+    """Real workers of a real zygote; the test commits the layout itself, which saves a launch."""
+    out, shares = tmp_path / "out", share_out(layout, n)
+    words = (model, str(out), "--loader-workers", str(loader_workers))
+    with Crew(zygote, tmp_path, SCRIPT, *words, logical_workers=n) as crew:
+        hands = [crew.start(f"n{number}") for number in range(len(shares))]
+        crew.registered(*hands)
+        crew.commit(Mode.RESTORE, dict(enumerate(shares)))
+        (digest,) = crew.finished(*hands)
+    assert seen_in(out, digest) == reference(model, n)
 
 
 _folder: list[str] = []

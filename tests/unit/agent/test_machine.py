@@ -661,6 +661,7 @@ def test_a_worker_that_is_stopped_inside_a_wait_is_found_by_its_silence(phase: P
 
 def test_a_worker_that_is_stopped_on_its_way_into_the_exchange_is_found_too() -> None:
     agent = Agent().running()
+    done: list[actions.AgentAction] = []
     for second in range(1, 12):
         agent.now = 100.0 + second
         beats = {W0: beat(Pulse.EXCHANGE, polled_s=agent.now), W1: beat(Pulse.EXCHANGE)}

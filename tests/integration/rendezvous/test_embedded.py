@@ -1,5 +1,6 @@
 """The private server starts quickly, serves only whom it should, and leaves nothing behind."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -56,7 +57,15 @@ def is_open(endpoint: Endpoint) -> bool:
 
 
 def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    """Whether it has ended, or does so soon: one that waits for its disk dies when that answers."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.02)
+                continue
+        return True
+    return False
 
 
 def read_all(server: EmbeddedEtcd) -> View:

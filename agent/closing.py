@@ -5,7 +5,7 @@ from dataclasses import replace
 from easyscale.agent import news
 from easyscale.agent.actions import Conclude, ShowProgress
 from easyscale.agent.state import OwnWorker, Turn
-from easyscale.model import JobState, Outcome
+from easyscale.model import JobState, Outcome, metrics_as_numbers
 from easyscale.reports import EventKind, Progress, Summary
 
 #: Progress is shown at most this often.
@@ -19,8 +19,9 @@ def show_progress(turn: Turn, worker: OwnWorker, *, force: bool = False) -> None
     state, report = turn.state, worker.report
     if report is None or (turn.now.s - state.shown_s < SHOW_EVERY_S and not force):
         return
-    metric = "loss" if "loss" in report.metrics else next(iter(sorted(report.metrics)), None)
-    value = report.metrics.get(metric) if metric else None
+    metrics = metrics_as_numbers(report.metrics)
+    metric = "loss" if "loss" in metrics else next(iter(sorted(metrics)), None)
+    value = metrics.get(metric) if metric else None
     totals = state.totals
     if value is not None:
         first = value if totals.first_value is None else totals.first_value
@@ -90,7 +91,7 @@ def conclude(turn: Turn, outcome: Outcome, *, exit_code: int) -> None:
     metric, value = None, None
     if report is not None and report.metrics:
         metric = "loss" if "loss" in report.metrics else min(report.metrics)
-        value = report.metrics[metric]
+        value = metrics_as_numbers(report.metrics)[metric]
     samples = report.samples_per_step if report else None
     turn.do(
         Conclude(

@@ -25,7 +25,7 @@ from easyscale.job_status import (
     count_slots,
 )
 from easyscale.messages import StepReport
-from easyscale.model import Commit, JobState, Mode, Outcome, SnapshotRecord
+from easyscale.model import Commit, JobState, Mode, Outcome, SnapshotRecord, metrics_as_numbers
 from easyscale.rendezvous.view import JobView
 from easyscale.reports import EventKind, stamp
 
@@ -198,7 +198,7 @@ def _note(view: JobView, state: JobState, outcome: Outcome | None, own: Own | No
 
 
 def _metrics(view: JobView, report: StepReport | None, own: Own | None) -> dict[str, Metric]:
-    values = (
+    values = metrics_as_numbers(
         report.metrics if report is not None else view.progress.metrics if view.progress else {}
     )
     told = own.told.metric if own is not None else None

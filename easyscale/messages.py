@@ -18,6 +18,7 @@ from easyscale.model import (
     Determinism,
     GenerationNumber,
     LogicalRank,
+    MetricJson,
     Plan,
     Position,
     WorkerId,
@@ -90,7 +91,7 @@ class StepReport(Message, frozen=True, kw_only=True, tag=True):
     steps: int | None
     epoch: int
     epochs: int | None
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, MetricJson]
     #: Medians over a window, seconds; None before the first.
     step_s: float | None
     micro_step_s: float | None
@@ -165,7 +166,7 @@ class Finished(Message, frozen=True, kw_only=True, tag=True):
     position: Position
     step: int
     digest: str
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, MetricJson]
     epochs: int
 
 

@@ -5,9 +5,10 @@ nothing executed. `decode` is the only way in, `encode` the only way out.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal, NewType, Self, TypeVar
+from typing import Literal, NewType, Self, TypeVar, cast
 
 import msgspec
 
@@ -27,6 +28,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of what is kept in the store or on disk."""
 
     version: int = FORMAT_VERSION
+
+
+#: A metric as JSON can hold it: a number, or the word for one that is not finite.
+MetricJson = float | Literal["nan", "inf", "-inf"]
+
+
+def metrics_as_json(values: Mapping[str, float]) -> dict[str, MetricJson]:
+    """JSON has no word for what a diverging loss becomes; `null` would not say which it was."""
+    return {
+        name: value if math.isfinite(value) else cast("MetricJson", str(value))
+        for name, value in values.items()
+    }
+
+
+def metrics_as_numbers(values: Mapping[str, MetricJson]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
 
 
 R = TypeVar("R")
@@ -376,7 +393,7 @@ class ProgressRecord(Record, frozen=True, kw_only=True):
     steps: int | None
     epoch: int
     epochs: int | None
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, MetricJson]
     steps_per_s: float | None
     samples_per_s: float | None
 

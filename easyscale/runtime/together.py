@@ -22,7 +22,16 @@ from easyscale.messages import (
     Registered,
     StepReport,
 )
-from easyscale.model import Commit, GenerationNumber, Mode, Position, Span, WorkerId, decode
+from easyscale.model import (
+    Commit,
+    GenerationNumber,
+    Mode,
+    Position,
+    Span,
+    WorkerId,
+    decode,
+    metrics_as_json,
+)
 from easyscale.pulse import Phase
 from easyscale.runtime import member
 from easyscale.runtime.entering import (
@@ -480,7 +489,7 @@ class Together:
                 position=Position(training.place.position),
                 step=training.place.step,
                 digest=state.digest,
-                metrics=dict(training.metrics),
+                metrics=metrics_as_json(training.metrics),
                 epochs=training.place.epoch,
             )
         )
@@ -549,7 +558,7 @@ class Together:
                 steps=training.total_steps,
                 epoch=training.place.epoch,
                 epochs=training.epochs,
-                metrics=dict(training.metrics),
+                metrics=metrics_as_json(training.metrics),
                 step_s=middle(timing.steps),
                 micro_step_s=middle(timing.micro_steps),
                 exchange_wait_s=middle(timing.exchanges),

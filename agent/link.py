@@ -17,10 +17,9 @@ import msgspec
 from easyscale.agent import actions, events
 from easyscale.agent.machine import followed_ranges
 from easyscale.agent.settings import LaunchSettings
-from easyscale.agent.snapshots import Catalogue, FixedValues
+from easyscale.agent.snapshots import Catalogue, FixedValues, refuse_other_values
 from easyscale.errors import (
     EasyScaleError,
-    JobConflict,
     LeaseLost,
     OutcomeUnknown,
     StoreError,
@@ -416,22 +415,5 @@ def agree_on_job(store: Store, keys: JobKeys, settings: LaunchSettings) -> JobSp
     if entry is None:
         raise StoreUnreachable(f"the key {keys.job!r} was written and is not there")
     stands = decode(entry.value, JobSpec, source=entry.key)
-    check_spec(settings.job_id, stands=stands, wanted=wanted)
+    refuse_other_values(settings.job_id, stands=stands, asked=_fixed_values(settings))
     return stands
-
-
-def check_spec(job_id: str, *, stands: JobSpec, wanted: JobSpec) -> None:
-    """Refuse a launch that names another value for what is fixed for the job's life."""
-    pairs = (
-        ("logical workers", "--logical-workers", stands.logical_workers, wanted.logical_workers),
-        ("determinism", "--determinism", stands.determinism, wanted.determinism),
-        ("threads per worker", "--threads-per-worker", stands.threads_per_worker,
-         wanted.threads_per_worker),
-        ("seed", "--seed", stands.seed, stands.seed if wanted.seed is None else wanted.seed),
-    )  # fmt: skip
-    for name, flag, has, asks in pairs:
-        if has != asks:
-            raise JobConflict(
-                f"job {job_id!r} has {name} {has} for life; {asks} would change its bits",
-                hint=f"{flag} {has}, or a new job: --job-id NAME",
-            )

@@ -93,7 +93,9 @@ class Nursery:
         working_directory: str = "",
     ) -> WorkerId:
         """Ask for a worker that runs this script; returns its id at once."""
-        (folder / "script.py").write_text(text)
+        script = folder / "script.py"
+        if not script.exists() or script.read_text() != text:  # an earlier worker may be reading it
+            script.write_text(text)
         self._spawned += 1
         worker = WorkerId("node", "life", "cpu:0", self._spawned)
         target = ScriptTarget.of(module or "script.py", is_module=bool(module), arguments=arguments)

@@ -4,11 +4,12 @@ A slot that takes t per micro-step does floor(F / t) of them in F. The optimum i
 which all slots together do N: a step function of F, searched over integers (EasyScale, section 3).
 """
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, groupby
+from operator import attrgetter
 
 from easyscale.errors import UsageError
 from easyscale.model import LogicalRank, WorkerId
@@ -22,6 +23,8 @@ class Place:
     #: In any unit that all places share, usually nanoseconds.
     micro_step: int = 1
     ranks: tuple[LogicalRank, ...] = ()
+    #: It has memory for so many ranks; None: nothing bounds it.
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,9 @@ def plan(places: Sequence[Place], *, logical_workers: int, use_all: bool = False
     With `use_all` no slot is emptied to use fewer: after a loss only what was lost shall move.
     """
     _check(places, logical_workers)
-    ordered = sorted(places, key=lambda place: place.worker)
-    step = least_step([place.micro_step for place in ordered], logical_workers)
-    capacity = [step // place.micro_step for place in ordered]
+    ordered = sorted(places, key=attrgetter("worker"))
+    step = least_step(ordered, logical_workers)
+    capacity = [_capacity(place, step) for place in ordered]
     used = (
         [i for i, size in enumerate(capacity) if size]
         if use_all
@@ -86,26 +89,27 @@ def shares(counts: Iterable[int]) -> str:
     return "+".join(f"{length}×{n}" if length > 1 else str(n) for n, length in runs)  # noqa: RUF001
 
 
-def least_step(micro_steps: Sequence[int], logical_workers: int) -> int:
+def least_step(places: Sequence[Place], logical_workers: int) -> int:
     """The least F with sum of floor(F / t) >= N, by bisection; capacity only grows with F."""
-    kinds = Counter(micro_steps)
+    kinds = Counter((place.micro_step, place.most) for place in places)
 
     def fits(step: int) -> bool:
-        return sum(n * (step // t) for t, n in kinds.items()) >= logical_workers
+        total = 0
+        for (t, most), slots in kinds.items():
+            each = step // t
+            total += slots * (each if most is None or each < most else most)
+        return total >= logical_workers
 
-    # floor(x) > x - 1, so a step of (N + slots) over the summed speed always fits.
-    speed = sum(n / t for t, n in kinds.items())
-    low, high = (
-        0,
-        min(
-            min(kinds) * logical_workers,
-            int((logical_workers + len(micro_steps)) / speed * 1.001) + max(kinds),
-        ),
-    )
+    low, high = 0, max(t for t, _ in kinds) * logical_workers
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
+
+
+def _capacity(place: Place, step: int) -> int:
+    each = step // place.micro_step
+    return each if place.most is None else min(each, place.most)
 
 
 def _check(places: Sequence[Place], logical_workers: int) -> None:
@@ -115,6 +119,12 @@ def _check(places: Sequence[Place], logical_workers: int) -> None:
         raise UsageError(f"a job has at least 1 logical worker; {logical_workers} is not")
     if any(place.micro_step < 1 for place in places):
         raise UsageError("a micro-step takes time; 0 and less cannot be planned with")
+    room = sum(logical_workers if place.most is None else place.most for place in places)
+    if room < logical_workers:
+        raise UsageError(
+            f"the slots have memory for {room} of {logical_workers} logical workers",
+            hint="add a slot, or --partials host",
+        )
 
 
 # --- which slots -------------------------------------------------------------------------------
@@ -181,20 +191,33 @@ def _choose(
 def _share_out(
     places: Sequence[Place], used: Sequence[int], capacity: Sequence[int], n: int
 ) -> dict[int, int]:
-    """Everybody keeps what it can; the rest goes, one by one, to whoever would be done first."""
-    counts = {i: min(len(places[i].ranks), capacity[i]) for i in used}
-    spare = n - sum(counts.values())
-    assert spare >= 0, "a logical rank is held by two slots"
-    queue = [((counts[i] + 1) * places[i].micro_step, i) for i in used if counts[i] < capacity[i]]
-    heapq.heapify(queue)
-    for _ in range(spare):
-        done, i = queue[0]
-        counts[i] += 1
-        if counts[i] < capacity[i]:
-            heapq.heapreplace(queue, (done + places[i].micro_step, i))
-        else:
-            heapq.heappop(queue)
+    """Everybody keeps what it can; the rest goes, one by one, to whoever would be done first.
+
+    All that are done by some time come first, so that time is searched for and not counted up to.
+    """
+    shapes = {i: (places[i].micro_step, len(places[i].ranks), capacity[i]) for i in used}
+    kinds = Counter(shapes.values())
+
+    def by(time: int) -> int:
+        return sum(slots * _taken(time, *shape) for shape, slots in kinds.items())
+
+    assert by(0) <= n, "a logical rank is held by two slots"
+    low, high = 0, max(t for t, _, _ in kinds) * n + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if by(middle) <= n else (low, middle)
+    counts = {i: _taken(low, *shape) for i, shape in shapes.items()}
+    rest = n - sum(counts.values())
+    for i, (t, _, most) in shapes.items():  # they would all be done at the same time
+        if rest and counts[i] < most and (counts[i] + 1) * t == high:
+            counts[i] += 1
+            rest -= 1
     return counts
+
+
+def _taken(time: int, micro_step: int, kept: int, most: int) -> int:
+    """How many ranks a slot holds that keeps what it can and may work until then."""
+    return min(max(time // micro_step, kept), most)
 
 
 # --- which ranks -------------------------------------------------------------------------------
@@ -205,11 +228,34 @@ def _place_ranks(
 ) -> dict[WorkerId, tuple[LogicalRank, ...]]:
     """Keep what may stay, in whole subtrees; deal the rest in aligned powers of two."""
     held = {i: _keep(places[i].ranks, count) for i, count in counts.items()}
-    free = _FreeRanks(set(range(n)).difference(*held.values()))
     wanted: dict[int, list[int]] = defaultdict(list)
     for i, count in counts.items():
         for size in _powers(count - len(held[i])):
             wanted[size].append(i)
+    kept = set().union(*held.values())
+    if kept:
+        _deal_between(held, wanted, set(range(n)) - kept)
+    else:
+        _deal_in_turn(held, wanted)
+    return {places[i].worker: tuple(sorted(ranks)) for i, ranks in held.items()}
+
+
+def _deal_in_turn(
+    held: Mapping[int, set[LogicalRank]], wanted: Mapping[int, Sequence[int]]
+) -> None:
+    """Blocks of falling size one behind the other are all aligned."""
+    start = 0
+    for size in sorted(wanted, reverse=True):
+        for i in wanted[size]:
+            held[i].update(_block(start, size))
+            start += size
+
+
+def _deal_between(
+    held: Mapping[int, set[LogicalRank]], wanted: dict[int, list[int]], free_ranks: set[int]
+) -> None:
+    """Blocks of falling size between what is kept, beside what the same worker holds."""
+    free = _FreeRanks(free_ranks)
     size = max(wanted, default=0)
     while size:
         for i in wanted[size]:
@@ -217,12 +263,12 @@ def _place_ranks(
             if start is None:  # the free ranks are more scattered than that: halves do as well
                 wanted[size // 2] += [i, i]
             else:
-                held[i].update(range(start, start + size))
+                held[i].update(_block(start, size))
         size //= 2
-    return {
-        places[i].worker: tuple(LogicalRank(rank) for rank in sorted(ranks))
-        for i, ranks in held.items()
-    }
+
+
+def _block(start: int, size: int) -> Iterable[LogicalRank]:
+    return map(LogicalRank, range(start, start + size))
 
 
 class _FreeRanks:
@@ -233,10 +279,10 @@ class _FreeRanks:
         for low, size in _blocks(ranks):
             self._blocks[size][low] = None
 
-    def take(self, size: int, held: set[int]) -> int | None:
+    def take(self, size: int, held: Iterable[int]) -> int | None:
         """The start of a block of that size, beside what the worker holds where there is one."""
         fitting = self._blocks[size]
-        if held:
+        if fitting and held:
             beside = next((r ^ size for r in held if not r % size and r ^ size in fitting), None)
             if beside is not None:
                 del fitting[beside]
@@ -258,17 +304,17 @@ class _FreeRanks:
         return start
 
 
-def _keep(ranks: Sequence[int], count: int) -> set[int]:
+def _keep(ranks: Sequence[LogicalRank], count: int) -> set[LogicalRank]:
     """The `count` ranks that stay: whole subtrees first, the largest ones."""
-    if count == len(ranks):
+    if count >= len(ranks):
         return set(ranks)
-    kept: set[int] = set()
+    kept: set[LogicalRank] = set()
     for low, size in sorted(_blocks(set(ranks)), key=lambda block: (-block[1], block[0])):
-        kept.update(range(low, low + min(size, count - len(kept))))
+        kept.update(_block(low, min(size, count - len(kept))))
     return kept
 
 
-def _blocks(ranks: set[int]) -> list[tuple[int, int]]:
+def _blocks(ranks: Iterable[int]) -> list[tuple[int, int]]:
     """The largest aligned powers of two that make up a set of ranks, as (low, size)."""
     found = []
     for low, high in _runs(sorted(ranks)):
@@ -292,5 +338,6 @@ def _runs(ranks: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
+@cache
 def _powers(count: int) -> list[int]:
     return [1 << bit for bit in range(count.bit_length()) if count >> bit & 1]

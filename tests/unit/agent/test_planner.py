@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from fractions import Fraction
 from math import lcm
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_a_thousand_slots_of_five_kinds_hold_each_rank_once() -> None:
     layout = plan(places, logical_workers=4096)
     held = sorted(rank for ranks in layout.ranks.values() for rank in ranks)
     assert held == list(range(4096))
-    assert layout.step == least_step([place.micro_step for place in places], 4096)
+    assert layout.step == least_step(places, 4096)
 
 
 SMALL = st.lists(st.integers(1, 6), min_size=1, max_size=5)
@@ -183,6 +184,50 @@ def test_every_rank_is_placed_once_whatever_the_order(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=8), st.integers(1, 5000))
 def test_the_least_step_is_a_multiple_of_some_micro_step(periods: list[int], n: int) -> None:
-    step = least_step(periods, n)
+    step = least_step([Place(worker(i), period) for i, period in enumerate(periods)], n)
     assert sum(step // t for t in periods) >= n > sum((step - 1) // t for t in periods)
     assert any(step % t == 0 for t in periods)
+
+
+@settings(max_examples=150, deadline=None)
+@given(situations(), st.integers(1, 6))
+def test_one_more_slot_never_makes_a_step_longer(
+    situation: tuple[list[Place], int], period: int
+) -> None:
+    places, n = situation
+    more = [*places, Place(worker(len(places)), period)]
+    assert plan(more, logical_workers=n).step <= plan(places, logical_workers=n).step
+
+
+@settings(max_examples=100, deadline=None)
+@given(situations(), st.integers(1, 10**12))
+def test_the_unit_of_time_decides_nothing(situation: tuple[list[Place], int], factor: int) -> None:
+    places, n = situation
+    scaled = [replace(place, micro_step=place.micro_step * factor) for place in places]
+    layout, again = (plan(each, logical_workers=n) for each in (places, scaled))
+    assert again == replace(layout, step=layout.step * factor)
+
+
+@settings(max_examples=150, deadline=None)
+@given(situations(), st.data())
+def test_memory_bounds_what_a_slot_is_given_and_the_rest_is_the_best(
+    situation: tuple[list[Place], int], data: st.DataObject
+) -> None:
+    places, n = situation
+    bounds = [data.draw(st.none() | st.integers(0, n)) for _ in places]
+    places = [replace(each, most=most) for each, most in zip(places, bounds, strict=True)]
+    room = [n if most is None else most for most in bounds]
+    if sum(room) < n:
+        with pytest.raises(UsageError, match="memory for"):
+            plan(places, logical_workers=n)
+        return
+    layout = plan(places, logical_workers=n)
+    assert all(
+        len(layout.ranks.get(each.worker, ())) <= most
+        for each, most in zip(places, room, strict=True)
+    )
+    assert layout.step == min(
+        max(count * each.micro_step for count, each in zip(counts, places, strict=True))
+        for counts in layouts([each.micro_step for each in places], n)
+        if all(count <= most for count, most in zip(counts, room, strict=True))
+    )

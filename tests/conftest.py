@@ -42,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     leaks.adopt_orphans()
     if not hasattr(config, "workerinput"):
         signal.signal(signal.SIGTERM, _stop)
+        # A shell without job control starts background commands with SIGINT ignored, and what the
+        # tests start would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _stop(number: int, frame: object) -> NoReturn:

@@ -20,6 +20,7 @@ ASK_TIMEOUT_S = 0.5
 #: Between two rounds of asking, at first and at most.
 ASK_INTERVAL_S = 0.2
 ASK_INTERVAL_MAX_S = 2.0
+_LINGER_INTERVAL_S = 0.05
 
 
 class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,20 @@ def offer_all(session: Session, answers: Iterable[Knowledge]) -> None:
     for knowledge in answers:
         if knowledge.commit is not None:
             session.offer(knowledge.commit, by_peer=True)
+
+
+def linger(
+    membership: Membership, session: Session, needs_nothing: Callable[[Knowledge], bool]
+) -> None:
+    """Wait, answering, until no peer can need this process: `linger_timeout` at most."""
+    if len(membership.commit.members) == 1:
+        return
+    deadline_s = time.monotonic() + session.settings.linger_timeout_s
+    while time.monotonic() < deadline_s:
+        found, answers = ask_all(membership, session)
+        if not found.silent and all(needs_nothing(known) for known in answers.values()):
+            return
+        time.sleep(_LINGER_INTERVAL_S)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ every wait), the next generation is entered there, and the loop goes on with wha
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import NoReturn, assert_never
 
 import msgspec
@@ -20,7 +19,6 @@ from easyscale.messages import (
     FencedOff,
     Finished,
     Registered,
-    StepReport,
 )
 from easyscale.model import (
     Commit,
@@ -52,19 +50,15 @@ from easyscale.runtime.neighbours import (
     ASK_INTERVAL_S,
     Knowledge,
     ask_all,
+    linger,
 )
+from easyscale.runtime.progress import Progress
 from easyscale.runtime.record import Record
 from easyscale.runtime.session import Session, leave
-from easyscale.runtime.snapshots import Origin, SnapshotWriter
-from easyscale.runtime.state import State
+from easyscale.runtime.snapshot_schedule import SnapshotSchedule
 from easyscale.runtime.step import StepWork
 from easyscale.runtime.team import EndWork, Work
-from easyscale.runtime.timing import middle
 from easyscale.runtime.training import Training
-
-#: Progress is said four times a second at most.
-REPORT_INTERVAL_S = 0.25
-_LINGER_INTERVAL_S = 0.05
 
 
 class Together:
@@ -92,10 +86,8 @@ class Together:
         self._waits_for = ""
         self._left_for: GenerationNumber | None = None
         self._ranks: tuple[int, ...] = ()
-        self._writer = SnapshotWriter(session.say)
-        self._snapshot_step = 0
-        self._snapshot_s = time.monotonic()
-        self._reported_s = 0.0
+        self._snapshots = SnapshotSchedule(training, session)
+        self._progress = Progress(training, session)
 
     # --- what the loop asks ----------------------------------------------------------------------
 
@@ -110,7 +102,7 @@ class Together:
     def enter(self, override: tuple[str, ...]) -> None:
         session = self._session
         settings = session.settings
-        self._beat(Phase.WAITING)
+        self._progress.beat(Phase.WAITING)
         shelf = StateShelf(timeout_s=settings.forming_timeout_s)
         listener = Listener(
             host=settings.local_host,
@@ -157,13 +149,13 @@ class Together:
                 if not work.todo:
                     self._watch_last(work, rank)
                 evaluates = work.kind is OperationKind.EVALUATION
-                self._beat(Phase.EVALUATION if evaluates else Phase.MICRO_STEP, rank=rank)
+                self._progress.beat(Phase.EVALUATION if evaluates else Phase.MICRO_STEP, rank=rank)
                 return rank
             self._complete(work)
         self._standing.work = None
-        self._beat(Phase.OUTER_BODY)
+        self._progress.beat(Phase.OUTER_BODY)
         if work.kind is OperationKind.STEP:
-            self._report_progress()
+            self._progress.report_step()
         return None
 
     def end(self) -> None:
@@ -198,7 +190,7 @@ class Together:
         wait = self._entering.wait(
             membership, operation.name, deadline_s=self._session.settings.exchange_deadline_s
         )
-        self._beat(Phase.EXCHANGE)
+        self._progress.beat(Phase.EXCHANGE)
         self._waits_for = operation.name
         began_s = time.monotonic()
         try:
@@ -295,10 +287,10 @@ class Together:
                 case member.Forming(commit=commit):
                     self._form(commit)
                 case member.Broken(commit=commit):
-                    self._beat(Phase.BROKEN)
+                    self._progress.beat(Phase.BROKEN)
                     self._await_commit(commit)
                 case member.Waiting():
-                    self._beat(Phase.WAITING)
+                    self._progress.beat(Phase.WAITING)
                     self._await_first_commit()
                 case member.Leaving(commit=commit, pauses=pauses):
                     self._leave(commit, pauses=pauses)
@@ -309,7 +301,7 @@ class Together:
 
     def _form(self, commit: Commit) -> None:
         assert self._entering is not None
-        self._beat(Phase.FORMING)
+        self._progress.beat(Phase.FORMING)
         self._set_aside()
         try:
             entrance = self._entering.enter(commit)
@@ -332,7 +324,7 @@ class Together:
         self._headers = ()
         self._set_ranks(commit)
         self._training.timing.interrupt()
-        self._snapshot_step = max(self._snapshot_step, self._training.place.step)
+        self._snapshots.skip_known()
 
     def _set_ranks(self, commit: Commit) -> None:
         rank = commit.process_rank(self._me)
@@ -446,7 +438,7 @@ class Together:
         if pauses and self.is_main:
             with suppress(GenerationBroken):  # in an evaluation: its boundary has passed
                 self._write_snapshot(last=True)
-        self._writer.finish()
+        self._snapshots.finish()
         self._left_for = commit.generation
         self._session.say(Drained(generation=commit.generation, step=self._training.place.step))
         self._session.flush()
@@ -464,26 +456,19 @@ class Together:
     def _linger(self, needs_nothing: Callable[[Knowledge], bool]) -> None:
         """Answer peers until none of them can need this process, `linger_timeout` at most."""
         commit = self._commit
-        if commit is None or len(commit.members) == 1:
-            return
-        membership = Membership(commit, self._me, self._session.settings.token)
-        deadline_s = time.monotonic() + self._session.settings.linger_timeout_s
-        while time.monotonic() < deadline_s:
-            found, answers = ask_all(membership, self._session)
-            if not found.silent and all(needs_nothing(known) for known in answers.values()):
-                return
-            time.sleep(_LINGER_INTERVAL_S)
+        if commit is not None:
+            membership = Membership(commit, self._me, self._session.settings.token)
+            linger(membership, self._session, needs_nothing)
 
     # --- the end ---------------------------------------------------------------------------------
 
     def _finish(self, commit: Commit) -> None:
-        del commit
         training = self._training
         state = training.capture()
         if self.is_main:
-            self._begin_snapshot(state, pause_s=0.0, last=True)
-            self._writer.finish()
-        self._beat(Phase.FINISHED)
+            self._snapshots.begin(state, commit.generation, pause_s=0.0, last=True)
+            self._snapshots.finish()
+        self._progress.beat(Phase.FINISHED)
         self._session.say(
             Finished(
                 position=Position(training.place.position),
@@ -504,72 +489,28 @@ class Together:
                 return
             self._training.close_step()
             self.end()
-        self._beat(Phase.FINISHED)
-        self._writer.finish()
+        self._progress.beat(Phase.FINISHED)
+        self._snapshots.finish()
         self._linger(lambda known: known.finished)
 
     # --- snapshots and progress ------------------------------------------------------------------
 
     def _snapshot_if_due(self) -> None:
-        if not self.is_main or self._writer.is_busy:
-            return
-        settings, step = self._session.settings, self._training.place.step
-        if step == self._snapshot_step:
-            return
-        by_steps = settings.snapshot_every_steps
-        by_s = settings.snapshot_every_s
-        if (by_steps is not None and step % by_steps == 0) or (
-            by_s is not None and time.monotonic() - self._snapshot_s >= by_s
-        ):
+        if self.is_main and self._snapshots.is_due:
             self._write_snapshot(last=False)
 
     def _write_snapshot(self, *, last: bool) -> None:
-        self._beat(Phase.SNAPSHOT)
+        self._progress.beat(Phase.SNAPSHOT)
         began_s = time.monotonic()
         assert self._entering is not None
-        state = self._entering.boundary_state()
-        self._begin_snapshot(state, pause_s=time.monotonic() - began_s, last=last)
-        self._beat(Phase.OUTER_BODY)
-
-    def _begin_snapshot(self, state: State, *, pause_s: float, last: bool) -> None:
-        settings = self._session.settings
         assert self._commit is not None
-        self._snapshot_step = self._training.place.step
-        self._snapshot_s = time.monotonic()
-        origin = Origin(
-            folder=Path(settings.snapshot_dir),
-            job_id=settings.job_id,
-            worker=self._me,
-            generation=self._commit.generation,
+        self._snapshots.begin(
+            self._entering.boundary_state(),
+            self._commit.generation,
+            pause_s=time.monotonic() - began_s,
+            last=last,
         )
-        self._writer.begin(state, origin, pause_s=pause_s, last=last)
-
-    def _report_progress(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._reported_s < REPORT_INTERVAL_S:
-            return
-        self._reported_s = now_s
-        training = self._training
-        timing, batch = training.timing, training.batch_size
-        self._session.say(
-            StepReport(
-                position=Position(training.place.position),
-                step=training.place.step + 1,
-                steps=training.total_steps,
-                epoch=training.place.epoch,
-                epochs=training.epochs,
-                metrics=metrics_as_json(training.metrics),
-                step_s=middle(timing.steps),
-                micro_step_s=middle(timing.micro_steps),
-                exchange_wait_s=middle(timing.exchanges),
-                data_wait_s=middle(timing.data),
-                samples_per_step=None if batch is None else batch * self._n,
-            )
-        )
-
-    def _beat(self, phase: Phase, *, rank: int | None = None) -> None:
-        place = self._training.place
-        self._session.pulse.beat(phase, position=place.position, step=place.step, rank=rank)
+        self._progress.beat(Phase.OUTER_BODY)
 
     # --- what peers hear -------------------------------------------------------------------------
 

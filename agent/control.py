@@ -1,14 +1,10 @@
 """The agent's local door: what the command line on this machine asks, answered at once.
 
-One JSON line asks, one answers, over a Unix socket in a folder of this user's alone:
-
-{"request": "status", "arguments": {}}   ->   {"answer": ...}
-                                              {"error": {"code", "message", "hint", "exit_code"}}
+A Unix socket in a folder of this user's alone; the kernel says who is at the other end.
 """
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import re
@@ -17,43 +13,35 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from easyscale.errors import EasyScaleError, ExitCode, UsageError
+from easyscale.agent.dialogue import (
+    MAX_ANSWER_BYTES,
+    MAX_QUESTION_BYTES,
+    AgentRefused,
+    AgentSilent,
+    Handler,
+    Lines,
+    answer_in,
+    answer_to,
+    question,
+)
+from easyscale.errors import UsageError
 
 log = logging.getLogger(__name__)
-
-#: Takes a request's arguments, returns what JSON can say; may raise EasyScaleError.
-Handler = Callable[[Mapping[str, Any]], object]
 
 #: A socket's path holds 107 bytes and a zero.
 MAX_PATH_BYTES = 107
 #: Of a socket within its folder: see `_name_of`; Linux counts processes up to 2**22.
 _LONGEST_NAME = len("-".join(("j" * 20, "d" * 8, "4194304"))) + len(".sock")
-_MAX_LINE_BYTES = 8 * 1024 * 1024
 _DEADLINE_S = 10.0
 _DISCOVERY_S = 1.0
 _MOST_AT_ONCE = 16
 _CREDENTIALS = struct.Struct("3i")
-
-
-class AgentSilent(EasyScaleError):
-    """Raised when an agent on this machine did not answer in time, or is no more."""
-
-    code = "agent_silent"
-
-
-class AgentRefused(EasyScaleError):
-    """What an agent answered with an error of its own."""
-
-    def __init__(self, message: str, *, hint: str, code: str, exit_code: int) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
-        self.exit_code = ExitCode(exit_code)
 
 
 class LocalAgent(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,25 +128,13 @@ class ControlServer:
             with connection, contextlib.suppress(OSError):
                 if not _is_ours(connection):
                     return
-                line = _read_line(connection, deadline=time.monotonic() + _DEADLINE_S)
-                if line:
+                lines = Lines(connection, deadline=time.monotonic() + _DEADLINE_S)
+                if line := lines.next(limit=MAX_QUESTION_BYTES):
+                    answer = answer_to(line, self._handlers)
                     connection.settimeout(_DEADLINE_S)
-                    connection.sendall(msgspec.json.encode(self._answer(line)) + b"\n")
+                    connection.sendall(answer + b"\n")
         finally:
             self._places.release()
-
-    def _answer(self, line: bytes) -> dict[str, object]:
-        try:
-            asked = json.loads(line)
-            handler = self._handlers.get(asked["request"])
-            if handler is None:
-                known = ", ".join(sorted(self._handlers))
-                raise UsageError(f"no request {asked['request']!r}; there are {known}")
-            return {"answer": handler(asked.get("arguments") or {})}
-        except EasyScaleError as error:
-            return {"error": _describe(error)}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            return {"error": _describe(UsageError(f"the request is not understood: {error}"))}
 
 
 def ask(
@@ -172,18 +148,15 @@ def ask(
             connection.connect(str(path))
             if not _is_ours(connection):
                 raise AgentSilent(f"{path} belongs to another user")
-            line = json.dumps({"request": request, "arguments": arguments or {}}).encode()
-            connection.sendall(line + b"\n")
-            answer = json.loads(_read_line(connection, deadline=deadline) or b"null")
+            connection.sendall(question(request, arguments) + b"\n")
+            line = Lines(connection, deadline=deadline).next(limit=MAX_ANSWER_BYTES)
+            if not line:
+                raise AgentSilent(f"the agent at {path} ended before it answered")
+            return answer_in(line)
     except (OSError, ValueError) as error:
         raise AgentSilent(
             f"the agent at {path} did not answer within {timeout_s:g} s: {error}"
         ) from error
-    if answer is None:
-        raise AgentSilent(f"the agent at {path} ended before it answered")
-    if "error" in answer:
-        raise AgentRefused(**answer["error"])
-    return answer["answer"]
 
 
 def local_agents(folder: Path) -> tuple[LocalAgent, ...]:
@@ -223,27 +196,3 @@ def _is_ours(connection: socket.socket) -> bool:
     facts = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(facts)
     return uid in {os.getuid(), 0}
-
-
-def _read_line(connection: socket.socket, *, deadline: float) -> bytes:
-    """Up to the first line's end; empty when the other side ended before it."""
-    received = bytearray()
-    while not received.endswith(b"\n"):
-        left_s = deadline - time.monotonic()
-        if left_s <= 0 or len(received) > _MAX_LINE_BYTES:
-            raise TimeoutError("no whole line in time")
-        connection.settimeout(left_s)
-        data = connection.recv(65536)
-        if not data:
-            return b""
-        received += data
-    return bytes(received)
-
-
-def _describe(error: EasyScaleError) -> dict[str, object]:
-    return {
-        "message": error.message,
-        "hint": error.hint,
-        "code": error.code,
-        "exit_code": int(error.exit_code),
-    }

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from easyscale.agent.control import AgentSilent, LocalAgent, ask, local_agents, run_folder
+from easyscale.agent.control import LocalAgent, ask, local_agents, run_folder
+from easyscale.agent.dialogue import AgentSilent
 from easyscale.errors import EasyScaleError
 from easyscale.job_status import Glance
 from easyscale.model import GenerationNumber, Wish

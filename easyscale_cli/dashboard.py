@@ -17,7 +17,7 @@ from typing import Self
 
 import msgspec
 
-from easyscale.agent.control import AgentSilent
+from easyscale.agent.dialogue import AgentSilent
 from easyscale.errors import StoreError
 from easyscale.job_status import Closing, Glance, JobStatus, StoreFacts
 from easyscale_cli.connection import Job

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from easyscale.agent.control import AgentSilent
+from easyscale.agent.dialogue import AgentSilent
 from easyscale.errors import FormatError
 from easyscale.job_status import JobStatus
 from easyscale_cli.connection import (

@@ -13,14 +13,8 @@ from typing import Any
 import pytest
 
 from easyscale.agent import control
-from easyscale.agent.control import (
-    AgentRefused,
-    AgentSilent,
-    ControlServer,
-    ask,
-    local_agents,
-    run_folder,
-)
+from easyscale.agent.control import ControlServer, ask, local_agents, run_folder
+from easyscale.agent.dialogue import AgentRefused, AgentSilent
 from easyscale.errors import ExitCode, TooFewNodes, UsageError
 
 

@@ -80,6 +80,7 @@ class Door:
             "wish": self._take_wish,
             "wishes": self._answer_wishes,
             "devices": self._take_devices,
+            "snapshots": self._answer_snapshots,
         }
         try:
             folder = run_folder(self._settings.environment)
@@ -171,6 +172,17 @@ class Door:
         opened = self._store()
         assert opened is not None, "the door opens after the store"
         return {"endpoints": str(opened.etcd), "embedded": opened.server is not None}
+
+    def _answer_snapshots(self, arguments: Mapping[str, Any]) -> object:
+        """Where this node's snapshots lie, and what all nodes have recorded of theirs."""
+        del arguments
+        settings = self._settings
+        return {
+            "folder": str(Path(settings.working_directory) / settings.snapshot_dir),
+            "keep": settings.snapshot_keep,
+            "every_steps": settings.snapshot_every_steps,
+            "records": list(self._whole_view(self._state()).snapshots.values()),
+        }
 
     def _take_wish(self, arguments: Mapping[str, Any]) -> object:
         wish = msgspec.convert(arguments, Wish)

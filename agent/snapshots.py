@@ -199,6 +199,15 @@ class Catalogue:
         ]
         return tuple(name for name in gone if self._delete(name))
 
+    def remove(self, names: Collection[str]) -> tuple[str, ...]:
+        """Delete these, oldest first, because a person said so; returns the names."""
+        entries = [entry for entry in reversed(self.entries()) if entry.name in names]
+        return tuple(
+            entry.name
+            for entry in entries
+            if entry.state is not SnapshotState.UNFINISHED and self._delete(entry.name)
+        )
+
     def _delete(self, name: str) -> bool:
         """Take it out of the catalogue in one step, then remove its files."""
         going = self._folder / f".{name}.deleted"
@@ -296,6 +305,20 @@ def short_name(name: str) -> str:
     """What screens show."""
     parts = _NAME.fullmatch(name)
     return f"step-{parts[1]}" if parts is not None else name
+
+
+def beyond_newest(
+    entries: Iterable[SnapshotEntry], newest: Newest, *, keep: int
+) -> tuple[SnapshotEntry, ...]:
+    """The good ones behind the newest `keep`, of which the first has been verified.
+
+    None where nothing verifies: the last hope of a job is not deleted. `entries` are newest first.
+    """
+    if newest.entry is None:
+        return ()
+    passed_over = {entry.name for entry in newest.rejected}
+    good = [entry for entry in entries if entry.is_good and entry.name not in passed_over]
+    return tuple(good[max(1, keep) :])
 
 
 def superseded(records: Iterable[SnapshotRecord], *, keep: int) -> tuple[str, ...]:

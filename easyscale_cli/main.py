@@ -22,6 +22,7 @@ COMMANDS = {
     "drain": "Have a node or a slot leave at the next step",
     "stop": "End a job at its next step, with a snapshot",
     "fence": "Say that a silent node has ended",
+    "snapshots": "List, check, compare and remove the snapshots of a job",
 }
 
 
@@ -59,6 +60,9 @@ def run(arguments: Sequence[str]) -> int:
         result = cli.main(args=list(arguments), prog_name="easyscale", standalone_mode=False)
     except click.exceptions.Exit as ending:
         return ending.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.message, err=True)
+        return ExitCode.USAGE
     except click.UsageError as error:
         from easyscale_cli.views.usage import worded
 

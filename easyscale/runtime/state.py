@@ -196,7 +196,7 @@ def passed_values(registry: Registry) -> Plain:
 def digest(objects: Plain) -> str:
     """SHA-256 over name, dtype, shape and bytes of all tensors and over the plain values."""
     sink = sha256()
-    for path, value in sorted(_entries(objects, "")):
+    for path, value in sorted(entries(objects)):
         sink.update(path.encode() + b"\0")
         _feed(value, sink.update)
     return sink.hexdigest()
@@ -205,7 +205,7 @@ def digest(objects: Plain) -> str:
 def entry_digests(objects: Plain) -> dict[str, str]:
     """A short digest of each entry, to name the first one in which two processes differ."""
     digests = {}
-    for path, value in sorted(_entries(objects, "")):
+    for path, value in sorted(entries(objects)):
         sink = sha256()
         _feed(value, sink.update)
         digests[path] = sink.hexdigest()[:16]
@@ -235,13 +235,14 @@ class _Entry(tuple[str, Any]):
         return bool(self[0] < other[0])
 
 
-def _entries(value: Any, path: str) -> Iterator[_Entry]:  # noqa: ANN401
+def entries(value: Any, path: str = "") -> Iterator[_Entry]:  # noqa: ANN401
+    """What the digest covers, each with its name: tensors, plain values, empty containers."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            yield from _entries(item, f"{path}.{key}" if path else str(key))
+            yield from entries(item, f"{path}.{key}" if path else str(key))
     elif isinstance(value, (list, tuple)) and value:
         for index, item in enumerate(value):
-            yield from _entries(item, f"{path}.{index}")
+            yield from entries(item, f"{path}.{index}")
     else:
         yield _Entry((path, value))
 

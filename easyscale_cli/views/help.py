@@ -192,12 +192,27 @@ class PageCommand(click.Command):
         return page_text(self.page or page_of(self, ctx))
 
 
-def commands_page(summary: str, commands: Mapping[str, str]) -> Page:
-    """The page of `easyscale` itself: what it can do, in the order of use."""
+def commands_page(summary: str, commands: Mapping[str, str], *, path: str = "easyscale") -> Page:
+    """The page of a group of commands: what it can do, in the order of use."""
     entries = tuple(Entry(name, text) for name, text in commands.items())
     return Page(
         summary,
-        "easyscale COMMAND [OPTIONS] [ARGS...]",
+        f"{path} COMMAND [OPTIONS] [ARGS...]",
         (Group("Commands", "", entries),),
-        (Note("More", ("easyscale COMMAND --help", "easyscale --version")),),
+        (Note("More", (f"{path} COMMAND --help", "easyscale --version")),),
     )
+
+
+class PageGroup(click.Group):
+    """A click group whose help is a page: what its commands do, in the order of use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they were written, which is that of use."""
+        del ctx
+        return list(self.commands)
+
+    def get_help(self, ctx: click.Context) -> str:
+        """What `--help` prints, and what the group prints without a command."""
+        texts = {name: each.get_short_help_str(limit=200) for name, each in self.commands.items()}
+        page = commands_page(" ".join((self.help or "").split()), texts, path=ctx.command_path)
+        return page_text(page)

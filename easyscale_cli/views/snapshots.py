@@ -2,14 +2,22 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
-from easyscale_cli.views.layout import Column, columns, hang, line, width, wrap
+from easyscale_cli.views.layout import Column, columns, cut, hang, line, trim, width, wrap
 from easyscale_cli.views.style import Line, Role, Span
+
+#: Where less room is left beside a name, its prose goes below it.
+_LEAST_PROSE = 24
+
+
+def short_name(name: str) -> str:
+    """`step-00006400` of `step-00006400-g1.5-3fa9c2d1`."""
+    return "-".join(name.split("-")[:2])
 
 
 class SnapshotRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +26,8 @@ class SnapshotRow(msgspec.Struct, frozen=True, kw_only=True):
     #: The folder's name, `step-00006400-g1.5-3fa9c2d1`.
     name: str
     step: int
-    epoch: int
+    #: Unknown of one that cannot be read.
+    epoch: int | None
     era: int
     generation: int
     bytes: int | None
@@ -30,7 +39,7 @@ class SnapshotRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def short_name(self) -> str:
         """`step-00006400`."""
-        return "-".join(self.name.split("-")[:2])
+        return short_name(self.name)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +68,25 @@ class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
     first: str = ""
     before: float | None = None
     after: float | None = None
+
+
+class ValueDifference(Protocol):
+    """A plain value that two snapshots do not share."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def before(self) -> str: ...
+    @property
+    def after(self) -> str: ...
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that was removed, or would be."""
+
+    name: str
+    bytes: int | None
+    reason: str
 
 
 def snapshot_names(rows: Sequence[SnapshotRow]) -> dict[str, str]:
@@ -137,6 +165,7 @@ def verdict_lines(verdict: Verdict, *, cells: int, glyphs: Glyphs) -> list[Line]
 
 def difference_lines(
     tensors: Sequence[TensorDifference],
+    values: Sequence[ValueDifference] = (),
     *,
     names: tuple[str, str],
     count: int,
@@ -144,14 +173,28 @@ def difference_lines(
     cells: int,
     glyphs: Glyphs,
 ) -> list[Line]:
-    """How two snapshots differ, tensor by tensor; `most` rows unless all are asked for."""
+    """How two snapshots differ, tensor by tensor, then in plain values; at most `most` rows."""
+    if not (tensors or values):
+        told = f"{numbers.counted(count, 'tensor')} and all plain values are equal, bit by bit"
+        return hang(line(Span(glyphs.done, Role.GOOD), " "), wrap(line(told), cells - 2))
     only = sum(bool(tensor.only_in) for tensor in tensors)
     shaped = sum(bool(tensor.other_shape) for tensor in tensors)
     valued = len(tensors) - only - shaped
     told = f"{valued:,} differ in value, {shaped:,} in shape, {only:,} only in one"
     heading = wrap(line(f"{numbers.counted(count, 'tensor')}: {told}"), cells)
+    lines = [*heading, *_tensor_lines(tensors, names, most, cells, glyphs)]
+    return [*lines, *_value_lines(values, names, most, cells, glyphs)]
+
+
+def _tensor_lines(
+    tensors: Sequence[TensorDifference],
+    names: tuple[str, str],
+    most: int | None,
+    cells: int,
+    glyphs: Glyphs,
+) -> list[Line]:
     if not tensors:
-        return heading
+        return []
     table = [
         Column("TENSOR"),
         Column("SHAPE", leaves=2),
@@ -161,13 +204,40 @@ def difference_lines(
         Column(glyphs.name(names[0]), right=True),
         Column(glyphs.name(names[1]), right=True),
     ]
-    shown = tensors[: most if most is not None else len(tensors)]
-    rows = [_difference(tensor, glyphs) for tensor in shown]
-    lines = [*heading, *columns(table, rows, cells, mark=glyphs.cut)]
-    if len(shown) < len(tensors):
-        more = len(tensors) - len(shown)
-        lines.append(line(Span(f"{glyphs.cut} {more:,} more: --all", Role.QUIET)))
-    return lines
+    rows = [_difference(tensor, glyphs) for tensor in tensors[:most]]
+    return [*columns(table, rows, cells, mark=glyphs.cut), *_more(len(tensors), most, glyphs)]
+
+
+def _value_lines(
+    values: Sequence[ValueDifference],
+    names: tuple[str, str],
+    most: int | None,
+    cells: int,
+    glyphs: Glyphs,
+) -> list[Line]:
+    if not values:
+        return []
+    table = [
+        Column("VALUE"),
+        Column(glyphs.name(names[0]), right=True),
+        Column(glyphs.name(names[1]), right=True),
+    ]
+    rows = [
+        [
+            line(glyphs.name(each.name)),
+            line(glyphs.name(each.before)),
+            line(glyphs.name(each.after)),
+        ]
+        for each in values[:most]
+    ]
+    lines = columns(table, rows, cells, mark=glyphs.cut)
+    return [*lines, *_more(len(values), most, glyphs)]
+
+
+def _more(count: int, most: int | None, glyphs: Glyphs) -> list[Line]:
+    if most is None or count <= most:
+        return []
+    return [line(Span(f"{glyphs.cut} {count - most:,} more: --all", Role.QUIET))]
 
 
 def _difference(tensor: TensorDifference, glyphs: Glyphs) -> list[Line]:
@@ -184,7 +254,7 @@ def _difference(tensor: TensorDifference, glyphs: Glyphs) -> list[Line]:
         line(shape),
         line(told),
         line("-" if tensor.largest is None else f"{tensor.largest:.1e}"),
-        line(glyphs.name(tensor.first)),
+        line(glyphs.name(tensor.first) or "-"),
         line(_value(tensor.before)),
         line(_value(tensor.after)),
     ]
@@ -192,6 +262,71 @@ def _difference(tensor: TensorDifference, glyphs: Glyphs) -> list[Line]:
 
 def _value(value: float | None) -> str:
     return "-" if value is None else f"{value:.7f}"
+
+
+def pruned_lines(
+    removed: Sequence[Removed], *, kept: Sequence[str], is_dry: bool, cells: int, glyphs: Glyphs
+) -> list[Line]:
+    """What went and why, and what stays."""
+    lines: list[Line] = []
+    for each in removed:
+        lead = line(Span(glyphs.left, Role.FAILED), f" {glyphs.name(each.name)}  ")
+        size = "" if each.bytes is None else f"{numbers.data_size(each.bytes)}, "
+        told = line(f"{size}{glyphs.prose(each.reason)}")
+        if width(lead) + _LEAST_PROSE <= cells:
+            lines += hang(lead, wrap(told, cells - width(lead)))
+        else:
+            lines += [trim(cut(lead, cells, glyphs.cut)), *hang(line("  "), wrap(told, cells - 2))]
+    total = sum(each.bytes or 0 for each in removed)
+    verb = "would go" if is_dry else "removed"
+    what = f"{len(removed):,} {verb}, {numbers.data_size(total)}"
+    stay = f"{numbers.counted(len(kept), 'snapshot')} {'stays' if len(kept) == 1 else 'stay'}"
+    newest = f", the newest {glyphs.name(short_name(kept[0]))}" if kept else ""
+    return [
+        *lines,
+        *wrap(line(f"{what if removed else 'nothing to remove'}; {stay}{newest}"), cells),
+    ]
+
+
+def pruned_json(job: str, removed: Sequence[Removed], *, kept: Sequence[str], is_dry: bool) -> str:
+    """The one object of `snapshots prune --json`."""
+    value = {"job": job, "dry_run": is_dry, "removed": msgspec.to_builtins(list(removed))}
+    return plain.to_json({"version": plain.JSON_VERSION, **value, "kept": list(kept)})
+
+
+def verdicts_json(job: str, verdicts: Sequence[Verdict]) -> str:
+    """The one object of `snapshots verify --json`."""
+    rows = [
+        {
+            "name": each.name,
+            "bytes": each.bytes,
+            "tensors": each.tensors,
+            "seconds": each.took_s,
+            "state": "damaged" if each.fault else "verified",
+            "reason": each.fault,
+        }
+        for each in verdicts
+    ]
+    return plain.to_json({"version": plain.JSON_VERSION, "job": job, "snapshots": rows})
+
+
+def difference_json(
+    tensors: Sequence[TensorDifference],
+    values: Sequence[ValueDifference],
+    *,
+    count: int,
+    names: tuple[str, str],
+) -> str:
+    """The one object of `snapshots diff --json`."""
+    value = {
+        "version": plain.JSON_VERSION,
+        "snapshots": list(names),
+        "same": not (tensors or values),
+        "count": count,
+        "tensors": msgspec.to_builtins(list(tensors)),
+        "values": [{"name": v.name, "before": v.before, "after": v.after} for v in values],
+    }
+    return plain.to_json(value)
 
 
 def snapshots_json(rows: Sequence[SnapshotRow]) -> str:

@@ -11,6 +11,7 @@ from easyscale.agent.snapshots import (
     Catalogue,
     FixedValues,
     SnapshotState,
+    beyond_newest,
     refuse_other_values,
     short_name,
     superseded,
@@ -322,3 +323,34 @@ def test_the_same_values_go_on() -> None:
 def test_screens_shorten_a_snapshots_name() -> None:
     assert short_name(name_of(6400)) == "step-00006400"
     assert short_name("elsewhere") == "elsewhere"
+
+
+def test_beyond_the_newest_are_only_good_ones_and_one_that_verifies_stays(tmp_path: Path) -> None:
+    for step in (100, 200, 300, 400):
+        write(tmp_path, step)
+    (tmp_path / name_of(400) / "state.pt").write_bytes(b"state 4O0")
+    found = catalogue(tmp_path)
+    newest = found.newest()
+
+    def beyond(keep: int) -> list[int]:
+        return [entry.step for entry in beyond_newest(found.entries(), newest, keep=keep)]
+
+    assert [beyond(1), beyond(2), beyond(3)] == [[200, 100], [100], []]
+
+
+def test_nothing_is_beyond_the_newest_where_nothing_verifies(tmp_path: Path) -> None:
+    for step in (100, 200):
+        (write(tmp_path, step) / "state.pt").write_bytes(b"stale 100")
+    found = catalogue(tmp_path)
+    assert beyond_newest(found.entries(), found.newest(), keep=1) == ()
+
+
+def test_a_person_may_remove_what_they_name_but_nothing_unfinished(tmp_path: Path) -> None:
+    write(tmp_path, 100)
+    write(tmp_path, 200)
+    partial = tmp_path / f".{name_of(300)}.partial"
+    partial.mkdir()
+    found = catalogue(tmp_path)
+    assert found.remove([name_of(100), name_of(300)]) == (name_of(100),)
+    assert [entry.step for entry in found.entries()] == [300, 200]
+    assert partial.is_dir()

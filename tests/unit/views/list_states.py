@@ -2,11 +2,12 @@
 
 import msgspec
 
+from easyscale.inspection import ValueDifference
 from easyscale.job_status import JobFacts
 from easyscale.model import JobState
 from easyscale_cli.views.jobs import JobRow
 from easyscale_cli.views.plan import Alternative, PlanFacts, PlannedSlot, PreviousPlan, Waste
-from easyscale_cli.views.snapshots import SnapshotRow, TensorDifference, Verdict
+from easyscale_cli.views.snapshots import Removed, SnapshotRow, TensorDifference, Verdict
 from tests.unit.views.launch_states import history_of
 from tests.unit.views.status_states import LLAMA, RESNET50
 
@@ -212,4 +213,12 @@ DIFFERENCES = (
     ),
     TensorDifference(name="head.bias", shape="10", other_shape="11"),
     TensorDifference(name="head.scale", shape="1", only_in="6,400"),
+)
+VALUES = (
+    ValueDifference(name="optimizer.param_groups.0.lr", before="0.001", after="0.0005"),
+    ValueDifference(name="scheduler.last_epoch", before="5", after="6"),
+)
+REMOVED = (
+    Removed(name="step-00006000-g1.5-3fa9c2d1", bytes=98_100_000, reason="state.pt is missing"),
+    Removed(name=".step-00005800-g1.4-aa02c2d1.partial", bytes=None, reason="left unfinished"),
 )

@@ -13,6 +13,7 @@ from easyscale_cli.views.jobs import jobs_json, jobs_lines
 from easyscale_cli.views.plan import plan_json, plan_lines
 from easyscale_cli.views.snapshots import (
     difference_lines,
+    pruned_lines,
     snapshot_names,
     snapshots_json,
     snapshots_lines,
@@ -93,6 +94,23 @@ def test_a_long_difference_is_cut_to_what_was_asked_for() -> None:
     assert text(differences(80, most=1)).splitlines()[-1] == "… 3 more: --all"
 
 
+def test_equal_snapshots_are_said_to_be_equal() -> None:
+    lines = difference_lines([], names=("1", "2"), count=62, most=None, cells=80, glyphs=UNICODE)
+    assert text(lines) == "✓ 62 tensors and all plain values are equal, bit by bit\n"
+
+
+def test_what_went_and_what_would_go_are_told_apart() -> None:
+    def last(*, is_dry: bool) -> str:
+        lines = pruned_lines(
+            states.REMOVED[:1], kept=("step-00000007-g1.1-a",), is_dry=is_dry, cells=80,
+            glyphs=UNICODE,
+        )  # fmt: skip
+        return text(lines).splitlines()[-1]
+
+    assert last(is_dry=True) == "1 would go, 98.1 MB; 1 snapshot stays, the newest step-00000007"
+    assert last(is_dry=False) == "1 removed, 98.1 MB; 1 snapshot stays, the newest step-00000007"
+
+
 def test_two_snapshots_of_one_step_are_told_apart_by_their_whole_names() -> None:
     first, second = states.SNAPSHOTS[:2]
     twin = msgspec.structs.replace(first, name="step-00006400-g1.6-aaaaaaaa")
@@ -119,6 +137,22 @@ def test_every_list_keeps_its_width(
         "jobs": jobs_lines(states.JOBS, cells=cells, glyphs=glyphs),
         "plan": [*plan(cells, glyphs), (), *unmeasured],
         "snapshots": [*snapshots(cells, glyphs), *verdicts, *differences(cells, glyphs)],
+        "snapshots-diff": difference_lines(
+            states.DIFFERENCES,
+            states.VALUES,
+            names=("6,200", "6,400"),
+            count=62,
+            most=2,
+            cells=cells,
+            glyphs=glyphs,
+        ),
+        "snapshots-prune": pruned_lines(
+            states.REMOVED,
+            kept=("step-00006400-g1.5-3fa9c2d1",),
+            is_dry=False,
+            cells=cells,
+            glyphs=glyphs,
+        ),
     }
     for name, lines in screens.items():
         compare_screen(name, lines, cells=cells, is_ascii=is_ascii)

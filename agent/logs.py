@@ -10,12 +10,14 @@ import os
 import selectors
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from easyscale.model import WorkerId
+from easyscale.agent.log_files import MarkedLog
+from easyscale.printed import RankReader
 from easyscale.reports import Source, Stream
 
 log = logging.getLogger(__name__)
@@ -29,37 +31,40 @@ _TAIL_BYTES = 4096
 Output = Callable[[Source, Stream, bytes, int | None], None]
 
 
-def worker_folder(log_dir: Path, worker: WorkerId) -> Path:
-    """Where the raw output of one process lies: `<log_dir>/<node>/<slot>.<n>`."""
-    slot = worker.slot.replace(":", "-").replace("/", "-")
-    return log_dir / worker.node / f"{slot}.{worker.spawn}"
-
-
-def open_private(path: Path) -> int:
-    """A file of this user's alone, to be appended to."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-
 @dataclass(slots=True, kw_only=True)
 class Capture:
     """The two pipes of one worker and where their bytes go; made before the worker is."""
 
     source: Source
-    rank: Callable[[], int | None]
+    #: Knows which rank printed what; None where nobody notes it.
+    ranks: RankReader | None
     #: Called once from the pump's thread, after the last byte was delivered.
     ended: Callable[[], None]
     pipes: dict[Stream, int] = field(default_factory=dict)
-    _files: dict[Stream, int] = field(default_factory=dict)
+    _logs: dict[Stream, MarkedLog] = field(default_factory=dict)
     _tail: bytes = b""
 
     def open_files(self, folder: Path) -> None:
         for stream in Stream:
-            self._files[stream] = open_private(folder / f"{stream.value}.log")
+            self._logs[stream] = MarkedLog(folder, stream)
 
     def attach(self, stream: Stream, pipe: int) -> None:
         os.set_blocking(pipe, False)
         self.pipes[stream] = pipe
+
+    def read(self, stream: Stream, pipe: int) -> list[tuple[bytes, int | None]]:
+        """Take what lies in a pipe, by the ranks that printed it; raises BlockingIOError."""
+        if self.ranks is None:
+            data = os.read(pipe, CHUNK_BYTES)
+            return [(data, None)] if data else []
+        number = list(Stream).index(stream)
+        data = b""
+        self.ranks.begin_read()
+        try:
+            data = os.read(pipe, CHUNK_BYTES)
+        finally:
+            self.ranks.end_read(number, len(data))
+        return self.ranks.split(number, data)
 
     @property
     def last_words(self) -> str:
@@ -71,22 +76,23 @@ class Capture:
     def is_over(self) -> bool:
         return not self.pipes
 
-    def write(self, stream: Stream, data: bytes) -> None:
+    def write(self, stream: Stream, data: bytes, rank: int | None = None) -> None:
         """Keep the bytes; a full disk costs the log, never the training."""
         if stream is Stream.STDERR:
             self._tail = (self._tail + data)[-_TAIL_BYTES:]
-        if (descriptor := self._files.get(stream)) is None:
+        if (kept := self._logs.get(stream)) is None:
             return
         try:
-            _write_all(descriptor, data)
+            kept.write(data, rank, wall_s=time.time())
         except OSError as error:
-            os.close(self._files.pop(stream))
+            self._logs.pop(stream).close()
             log.warning("log of %s ends here: %s", self.source, error.strerror)
 
     def close_stream(self, stream: Stream) -> None:
-        for held in (self.pipes, self._files):
-            if (descriptor := held.pop(stream, None)) is not None:
-                os.close(descriptor)
+        if (pipe := self.pipes.pop(stream, None)) is not None:
+            os.close(pipe)
+        if (kept := self._logs.pop(stream, None)) is not None:
+            kept.close()
 
     def close(self) -> None:
         for stream in Stream:
@@ -159,14 +165,15 @@ class Pump:
     def _read(self, capture: Capture, stream: Stream, pipe: int) -> bool:
         """Deliver one chunk; False when there is none now or will be none any more."""
         try:
-            data = os.read(pipe, CHUNK_BYTES)
+            pieces = capture.read(stream, pipe)
         except BlockingIOError:
             return False
-        if not data:
+        if not pieces:
             self._end(capture, stream)
             return False
-        capture.write(stream, data)
-        self._output(capture.source, stream, data, capture.rank())
+        for data, rank in pieces:
+            capture.write(stream, data, rank)
+            self._output(capture.source, stream, data, rank)
         return True
 
     def _end(self, capture: Capture, stream: Stream) -> None:
@@ -177,9 +184,3 @@ class Pump:
         capture.close_stream(stream)
         if capture.is_over:
             capture.ended()
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

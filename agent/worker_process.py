@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-from easyscale.agent.logs import Capture, worker_folder
+from easyscale.agent.log_files import worker_folder
+from easyscale.agent.logs import Capture
 from easyscale.errors import FormatError
 from easyscale.messages import MAX_LINE_BYTES, FromWorker, ToWorker, decode_from_worker, encode_line
 from easyscale.model import WorkerId
+from easyscale.printed import RankReader
 from easyscale.pulse import Pulse
 from easyscale.reports import Source, Stream
 
@@ -152,7 +154,7 @@ def prepare(
         pulse = Pulse.attach(page)
         capture = Capture(
             source=Source(worker.node, worker.slot, 0),
-            rank=lambda: _rank(pulse),
+            ranks=RankReader(page),
             ended=ended,
         )
         undo.callback(capture.close)
@@ -169,13 +171,6 @@ def prepare(
     process = WorkerProcess(worker=worker, session=session, capture=capture, pulse=pulse)
     stdout, stderr, page = theirs
     return process, (other_session.detach(), stdout, stderr, page)
-
-
-def _rank(pulse: Pulse) -> int | None:
-    try:
-        return pulse.read().rank
-    except ValueError:  # its last output comes after its end was told
-        return None
 
 
 def _lives_in_group(group: int) -> bool:

@@ -1,7 +1,7 @@
 """A page of memory that a worker shares with its agent: where it is, without a message.
 
-The agent reads it to tag output with the logical rank that runs and to tell a slow worker from a
-hung one. One writer, one reader, aligned 8-byte words; a torn read shows for one tick, harmlessly.
+The agent reads it to tell a slow worker from a hung one, and where in its output a rank begins
+(printed.py). One writer, one reader, aligned 8-byte words; a torn read shows for one tick only.
 """
 
 import mmap
@@ -11,6 +11,8 @@ import time
 from enum import IntEnum
 
 import msgspec
+
+from easyscale.printed import RankNotes
 
 _WORDS = struct.Struct("=8q")
 _WORD = struct.Struct("=q")
@@ -52,8 +54,9 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 class Pulse:
     """Either end of the page; `create` in the agent, `attach` in the worker."""
 
-    def __init__(self, page: mmap.mmap) -> None:
+    def __init__(self, page: mmap.mmap, notes: RankNotes | None = None) -> None:
         self._page = page
+        self._notes = notes
         self._micro_steps = 0
 
     @classmethod
@@ -67,11 +70,15 @@ class Pulse:
         return descriptor
 
     @classmethod
-    def attach(cls, descriptor: int) -> "Pulse":
-        return cls(mmap.mmap(descriptor, _SIZE))
+    def attach(cls, descriptor: int, *, pipes: tuple[int, int] | None = None) -> "Pulse":
+        """Map the page; `pipes` are the ends of stdout and stderr that a worker writes to."""
+        page = mmap.mmap(descriptor, _SIZE)
+        return cls(page, None if pipes is None else RankNotes(page, pipes))
 
     def beat(self, phase: Phase, *, position: int, step: int, rank: int | None = None) -> None:
         """Say where the main thread is now."""
+        if self._notes is not None:
+            self._notes.begin(rank)
         self._micro_steps += phase is Phase.MICRO_STEP
         now_ns = time.monotonic_ns()
         rank_word = -1 if rank is None else rank

@@ -57,10 +57,14 @@ def live(
     _take_environment(request)
     kinship.tie_forks()
     torch.set_num_threads(request.settings.threads_per_worker)
-    conversation = session.adopt(
-        socket.socket(fileno=session_socket), request.settings, Pulse.attach(page)
-    )
+    if request.settings.recording is not None:
+        from easyscale.runtime import controls  # noqa: PLC0415 - most workers have none
+
+        controls.take(request.settings.recording, request.script)
+    # What the script does to its own descriptors 1 and 2 is no matter of the pulse.
+    pulse = Pulse.attach(page, pipes=(stdout, stderr))
     os.close(page)
+    conversation = session.adopt(socket.socket(fileno=session_socket), request.settings, pulse)
     # What was said last is heard before the process ends, whichever way the script ends.
     atexit.register(conversation.flush)
     exit_code = script.run(request.script, failed=conversation.fail, exited=conversation.note_exit)
@@ -80,7 +84,7 @@ def _reset_signals() -> None:
 def _take_streams(stdout: int, stderr: int) -> None:
     for descriptor, place in ((stdout, 1), (stderr, 2)):
         os.dup2(descriptor, place)
-        os.close(descriptor)
+        os.set_inheritable(descriptor, False)
     # A person watches: lines come when they are written, also where a pipe is buffered by default.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from easyscale.agent.logs import Capture, open_private, worker_folder
+from easyscale.agent.log_files import open_private, worker_folder
+from easyscale.agent.logs import Capture
 from easyscale.model import WorkerId
 from easyscale.reports import Source, Stream
 
 
 def capture() -> Capture:
-    return Capture(source=Source("a", "cpu:0", 1), rank=lambda: None, ended=lambda: None)
+    return Capture(source=Source("a", "cpu:0", 1), ranks=None, ended=lambda: None)
 
 
 @pytest.mark.parametrize(

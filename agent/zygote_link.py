@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from easyscale.agent.logs import open_private
+from easyscale.agent.log_files import open_private
 from easyscale.messages import ForkRequest, FromZygote
 from easyscale.model import Determinism
 

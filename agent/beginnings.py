@@ -149,7 +149,7 @@ def _restore_reason(snapshot: SnapshotRecord | None, *, anew: bool) -> str:
 
 
 def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
-    """Plan and commit in one transaction, if nothing speaks against it."""
+    """Plan and commit in one, if nothing speaks against it."""
     view, members = at.view, list(start.members)
     former = start.former or view.base
     before = drafts.ranks_of(former) if start.mode is Mode.NOW else {}
@@ -185,7 +185,6 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
     if refused is not None:
         return Verdict(None, refused, memory, at.takeover_at(memory))
     decision = CommitAtOnce(
-        plan,
         commit,
         spec=_fixed_spec(at, start.kind),
         clears_outcome=at.is_new_start,

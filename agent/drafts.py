@@ -86,9 +86,7 @@ def commit_of(drawn: Plan, view: JobView, *, snapshot: SnapshotReference | None 
         ),
         main=drawn.main,
         reason=drawn.reason,
-        open=tuple(
-            OpenGeneration(commit.generation, commit.digest, commit.workers) for commit in view.open
-        ),
+        open=tuple(OpenGeneration.of(commit, members=drawn.workers) for commit in view.open),
         snapshot=snapshot,
     )
 

@@ -9,12 +9,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
 import msgspec
 
 from easyscale.agent import actions, events
+from easyscale.agent.code_check import CodeCheck
 from easyscale.agent.machine import followed_ranges
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.snapshots import Catalogue, FixedValues, refuse_other_values
@@ -26,7 +28,7 @@ from easyscale.errors import (
     StoreUnreachable,
     UsageError,
 )
-from easyscale.model import JobSpec, decode, encode
+from easyscale.model import FORMAT_VERSION, JobSpec, decode, encode
 from easyscale.rendezvous.embedded import EmbeddedEtcd
 from easyscale.rendezvous.endpoints import (
     Endpoint,
@@ -35,9 +37,10 @@ from easyscale.rendezvous.endpoints import (
     parse_endpoint,
     parse_endpoints,
 )
+from easyscale.rendezvous.formats import our_release, refuse_other_format
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.membership import Membership
-from easyscale.rendezvous.store import Put, Store, View, Watch, absent
+from easyscale.rendezvous.store import Entry, Modified, Put, Range, Store, View, Watch, absent
 from easyscale.rendezvous.view import JobView
 
 _CALL_TIMEOUT_S = 2.0
@@ -125,6 +128,7 @@ class StoreLink:
         self,
         settings: LaunchSettings,
         catalogue: Catalogue,
+        code: CodeCheck,
         *,
         post: Callable[[events.AgentEvent], None],
         tell: Callable[[str], None],
@@ -132,6 +136,7 @@ class StoreLink:
     ) -> None:
         self._settings = settings
         self._catalogue = catalogue
+        self._code = code
         self._keys = JobKeys.of(settings.job_id)
         self._post = post
         self._tell = tell
@@ -142,6 +147,8 @@ class StoreLink:
         self._leads = False
         self._view_is_due = False
         self._view: JobView | None = None
+        #: What each followed range showed last; a leader reads all at one revision instead.
+        self._parts: dict[Range, View] = {}
         self._watches: list[Watch] = []
         self._is_closing = False
         self._opened: Opened | None = None
@@ -219,6 +226,8 @@ class StoreLink:
             self._tell(opened.warning)
         spec = agree_on_job(opened.store, self._keys, self._settings)
         self._catalogue.refuse_other_values(_fixed_values(self._settings))
+        if note := self._code.agree(opened.store, self._keys):
+            self._tell(note)
         self._catalogue.sweep(live=())
         self._membership = Membership(
             opened.store,
@@ -239,16 +248,22 @@ class StoreLink:
         assert self._opened is not None
         for watch in self._watches:
             watch.close()
-        ranges = (self._keys.prefix,) if self._leads else followed_ranges(self._keys)
+        with self._news:
+            self._parts = {}
         self._view = None
         self._watches = [
-            self._opened.store.watch(range_, deliver=self._hear, lost=lambda _: None)
-            for range_ in ranges
+            self._opened.store.watch(
+                range_, deliver=partial(self._hear, range_), lost=lambda _: None
+            )
+            for range_ in self._ranges()
         ]
 
-    def _hear(self, view: View) -> None:
-        del view  # one read of all ranges brings them as they were at one revision
+    def _ranges(self) -> tuple[Range, ...]:
+        return (self._keys.prefix,) if self._leads else followed_ranges(self._keys)
+
+    def _hear(self, range_: Range, view: View) -> None:
         with self._news:
+            self._parts[range_] = view
             self._view_is_due = True
             self._news.notify()
 
@@ -325,20 +340,35 @@ class StoreLink:
     def _bring_view(self) -> None:
         if not self._view_is_due:
             return
-        assert self._opened is not None
         assert self._membership is not None
         self._view_is_due = False
         leads = self._leads
-        ranges = (self._keys.prefix,) if leads else followed_ranges(self._keys)
-        try:
-            view = self._opened.store.read(*ranges, timeout_s=_CALL_TIMEOUT_S)
-        except StoreError:
-            self._view_is_due = True
-            time.sleep(_RETRY_S)
+        view = self._read_all() if leads else self._put_together()
+        if view is None:
             return
         self._membership.see_leader(view.get(self._keys.leader))
         self._view = JobView.of(view, self._keys, before=self._view)
         self._post(events.Viewed(view=self._view, complete=leads))
+
+    def _read_all(self) -> View | None:
+        """What a leader decides on: everything, at one revision, read linearizably."""
+        assert self._opened is not None
+        try:
+            return self._opened.store.read(self._keys.prefix, timeout_s=_CALL_TIMEOUT_S)
+        except StoreError:
+            self._view_is_due = True
+            time.sleep(_RETRY_S)
+            return None
+
+    def _put_together(self) -> View | None:
+        """What a follower acts on: what the watches brought, so that news costs etcd no read.
+
+        Each range is at a revision of its own; whatever is written on it compares `head`.
+        """
+        with self._news:
+            parts = [self._parts.get(range_) for range_ in self._ranges()]
+        complete = [part for part in parts if part is not None]
+        return View.union(complete) if len(complete) == len(parts) else None
 
     # --- what the membership says --------------------------------------------------------------
 
@@ -406,14 +436,29 @@ def agree_on_job(store: Store, keys: JobKeys, settings: LaunchSettings) -> JobSp
         threads_per_worker=settings.threads_per_worker,
         token=secrets.token_hex(16),
         layout=settings.layout,
+        release=our_release(),
     )
     with contextlib.suppress(OutcomeUnknown):  # what stands is read back either way
         store.transact(
             [absent(keys.job)], [Put(keys.job, encode(wanted))], timeout_s=_CALL_TIMEOUT_S
         )
-    entry = store.read(keys.job, timeout_s=_CALL_TIMEOUT_S).get(keys.job)
+    view = store.read(keys.job, keys.nodes, timeout_s=_CALL_TIMEOUT_S)
+    entry = view.get(keys.job)
     if entry is None:
         raise StoreUnreachable(f"the key {keys.job!r} was written and is not there")
+    is_running = any(key.startswith(keys.nodes) for key in view.entries)
+    refuse_other_format(settings.job_id, entry.value, source=entry.key, is_running=is_running)
     stands = decode(entry.value, JobSpec, source=entry.key)
     refuse_other_values(settings.job_id, stands=stands, asked=_fixed_values(settings))
-    return stands
+    return _renew_format(store, entry, stands)
+
+
+def _renew_format(store: Store, entry: Entry, stands: JobSpec) -> JobSpec:
+    """A job of an older format that nobody ran goes on in ours: its record says so to the next."""
+    if stands.version >= FORMAT_VERSION:
+        return stands
+    renewed = msgspec.structs.replace(stands, version=FORMAT_VERSION, release=our_release())
+    put = Put(entry.key, encode(renewed))
+    with contextlib.suppress(OutcomeUnknown):
+        store.transact([Modified(entry.key, entry.mod_revision)], [put], timeout_s=_CALL_TIMEOUT_S)
+    return renewed

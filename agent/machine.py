@@ -47,23 +47,22 @@ def begin(settings: LaunchSettings, identity: Identity, *, now: Now) -> State:
     return State(
         settings=settings,
         identity=identity,
+from easyscale.rendezvous.store import Range, Stretch
         keys=JobKeys.of(settings.job_id),
         began_s=now.s,
     )
 
 
-def followed_ranges(keys: JobKeys) -> tuple[str, ...]:
-    """What every agent watches; only the leader needs the rest, which grows with the nodes."""
+def followed_ranges(keys: JobKeys) -> tuple[Range, ...]:
+    """What every agent watches; only the leader needs the rest, which grows with the nodes.
+
+    Commits and head lie in one stretch: who sees the new head has seen what it fences.
+    """
     return (
-        keys.head,
-        keys.job,
-        keys.leader,
-        keys.commits,
-        keys.plans,
-        keys.gone,
-        keys.wishes,
-        keys.snapshots,
-        keys.outcome,
+        Stretch(keys.commits, keys.head),  # with gone/
+        Stretch(keys.job, keys.leader),
+        Stretch(keys.outcome, keys.plans),
+        Stretch(keys.snapshots, keys.wishes),
     )
 
 

@@ -2,8 +2,9 @@
 
 `python benchmarks/agents.py` speaks an agent's part of the store's protocol for 8, 64 and 256
 agents (1,000 with --thousand): a lease renewed every third of its life, a registration, a watch of
-each followed range, and one read of them all on news. One process plays all agents: its own time is
-in the figures. Target: 1,000 agents know a plan within 2 s.
+each followed range, and the records read back into values. A change is the commit after a loss,
+one slot a node; every agent decodes it. One process plays all agents: its own time is in the
+figures. Target: 1,000 agents know a plan within 2 s.
 """
 
 import argparse
@@ -20,21 +21,35 @@ import psutil
 
 from easyscale.agent.machine import followed_ranges
 from easyscale.agent.settings import Timeouts
+from easyscale.model import (
+    Commit,
+    GenerationNumber,
+    Head,
+    LogicalRank,
+    Member,
+    Mode,
+    OpenGeneration,
+    WorkerId,
+    decode,
+    encode,
+)
 from easyscale.rendezvous.embedded import EmbeddedEtcd
-from easyscale.rendezvous.etcd_connection import etcdrpc, range_end
+from easyscale.rendezvous.etcd_connection import etcdrpc, key_range
 from easyscale.rendezvous.keys import JobKeys
+from easyscale.rendezvous.store import Range
+from easyscale.rendezvous.view import incarnation_of
 
 THOUSAND = 1000
 #: For a thousand agents on two cores.
 TARGET_S = 2.0
 KEYS = JobKeys.of("many")
 TTL_S = Timeouts().lease_ttl_s
-#: As long as a registration of eight slots and a commit record of that many members.
+#: As long as a registration of eight slots.
 RECORD = "x" * 1500
-MEMBER = "y" * 120
 DEADLINE_S = 60.0
 QUIET_S = 5.0
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
+_DELETE = 1
 
 
 @dataclass(slots=True)
@@ -43,9 +58,8 @@ class Agent:
 
     number: int
     channel: Any
-    plan: str = ""
+    known: GenerationNumber | None = None
     knows: asyncio.Event = field(default_factory=asyncio.Event)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     async def start(self) -> None:
@@ -54,7 +68,7 @@ class Agent:
         )).ID  # fmt: skip
         await put(self.channel, KEYS.node(f"node-{self.number}"), RECORD, lease=lease)
         following = [self._follow(range_) for range_ in followed_ranges(KEYS)]
-        for part in (self._renew(lease), self._read(), *following):
+        for part in (self._renew(lease), *following):
             self.tasks.append(asyncio.create_task(part))
 
     async def _renew(self, lease: int) -> None:
@@ -66,32 +80,25 @@ class Agent:
                 break
             await asyncio.sleep(TTL_S / 3)
 
-    async def _follow(self, range_: str) -> None:
-        create = etcdrpc.WatchCreateRequest(key=range_.encode(), range_end=range_end(range_))
+    async def _follow(self, range_: Range) -> None:
+        """Take in what a range shows; the keys of one revision come in one answer."""
+        create = etcdrpc.WatchCreateRequest(**key_range(range_))
         stream = etcdrpc.WatchStub(self.channel).Watch()
         await stream.write(etcdrpc.WatchRequest(create_request=create))
         async for answer in stream:
-            if answer.events:
-                self.news.set()
+            for event in answer.events:
+                if event.type != _DELETE:
+                    self._take(event.kv.key.decode(), event.kv.value.decode())
 
-    async def _read(self) -> None:
-        """On news of any range, read all of them at one revision; news meanwhile come together."""
-        ranges = [
-            etcdrpc.RequestOp(
-                request_range=etcdrpc.RangeRequest(key=r.encode(), range_end=range_end(r))
-            )
-            for r in followed_ranges(KEYS)
-        ]
-        while True:
-            await self.news.wait()
-            self.news.clear()
-            answer = await etcdrpc.KVStub(self.channel).Txn(etcdrpc.TxnRequest(success=ranges))
-            pairs = [pair for part in answer.responses for pair in part.response_range.kvs]
-            self.plan = next((p.value.decode() for p in pairs if p.key == KEYS.head.encode()), "")
+    def _take(self, key: str, value: str) -> None:
+        if key.startswith(KEYS.commits):
+            self.known = decode(value, Commit, source=key).generation
+        elif key == KEYS.head:
+            decode(value, Head, source=key)
             self.knows.set()
 
-    async def know(self, plan: str) -> None:
-        while self.plan != plan:
+    async def know(self, generation: GenerationNumber) -> None:
+        while self.known != generation:
             self.knows.clear()
             await self.knows.wait()
 
@@ -107,27 +114,43 @@ async def put(channel: Any, key: str, value: str, *, lease: int = 0) -> None:
     await etcdrpc.KVStub(channel).Put(request)
 
 
-async def announce(channel: Any, number: int, agents: int) -> str:
-    """A leader's decision, in one transaction: head, plan and commit."""
-    plan = f"1.{number}"
-    writes = {
-        KEYS.head: plan,
-        f"{KEYS.plans}{plan}": MEMBER * agents,
-        f"{KEYS.commits}{plan}": MEMBER * agents,
-    }
+def commit_of(number: int, agents: int, former: Commit | None) -> Commit:
+    """What a leader commits after a loss: a member on each node, and who was there before."""
+    workers = [
+        WorkerId(
+            node=f"node-{n}",
+            incarnation=incarnation_of(host=f"h{n}", boot_id=f"b{n}", chance=f"{n:08x}"),
+            slot="cuda:0",
+            spawn=1,
+        )
+        for n in range(agents)
+    ]
+    members = tuple(
+        Member(worker, f"10.0.{n >> 8}.{n & 255}:40123", (LogicalRank(n),))
+        for n, worker in enumerate(workers)
+    )
+    return Commit(
+        generation=GenerationNumber(1, number),
+        mode=Mode.NOW,
+        members=members,
+        main=workers[0],
+        reason=f"rank {number} ran again on node-1/cuda:0",
+        open=(OpenGeneration.of(former, members=workers),) if former else (),
+    )
+
+
+async def announce(channel: Any, commit: Commit) -> None:
+    """A leader's decision, in one transaction: head and commit."""
+    number = commit.generation.number
+    head = Head(era=1, planned=number, committed=number, digest=commit.digest)
+    writes = {KEYS.head: encode(head), KEYS.commit(commit.generation): encode(commit)}
     puts = [
         etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=k.encode(), value=v.encode()))
         for k, v in writes.items()
     ]
-    older = f"1.{number - 1}"
-    gone = [
-        etcdrpc.RequestOp(
-            request_delete_range=etcdrpc.DeleteRangeRequest(key=f"{folder}{older}".encode())
-        )
-        for folder in (KEYS.plans, KEYS.commits)
-    ]
-    await etcdrpc.KVStub(channel).Txn(etcdrpc.TxnRequest(success=[*puts, *gone]))
-    return plan
+    older = KEYS.commit(GenerationNumber(1, number - 1)).encode()
+    gone = etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=older))
+    await etcdrpc.KVStub(channel).Txn(etcdrpc.TxnRequest(success=[*puts, gone]))
 
 
 async def measure(server: EmbeddedEtcd, etcd: psutil.Process, *, count: int, rounds: int) -> None:
@@ -142,16 +165,11 @@ async def measure(server: EmbeddedEtcd, etcd: psutil.Process, *, count: int, rou
         await asyncio.sleep(1.0)
         quiet = await _cpu(etcd, asyncio.sleep(QUIET_S)) / QUIET_S
         times, costs = [], []
+        commit: Commit | None = None
         for number in range(1, rounds + 1):
+            commit = commit_of(number, count, commit)
             began_s = time.perf_counter()
-
-            async def change(number: int = number) -> None:
-                plan = await announce(leader, number, count)
-                await asyncio.wait_for(
-                    asyncio.gather(*(agent.know(plan) for agent in agents)), DEADLINE_S
-                )
-
-            costs.append(await _cpu(etcd, change()))
+            costs.append(await _cpu(etcd, change(leader, agents, commit)))
             times.append(time.perf_counter() - began_s)
             await asyncio.sleep(0.2)
     finally:
@@ -160,13 +178,21 @@ async def measure(server: EmbeddedEtcd, etcd: psutil.Process, *, count: int, rou
         await leader.close()
     median_s = statistics.median(times)
     verdict = f" (target {TARGET_S:g} s: {'met' if median_s <= TARGET_S else 'missed'})"
+    assert commit is not None
     print(
-        f"{count:5} agents: all know a plan after {median_s:.3f} s, longest {max(times):.3f} s"
-        f"{verdict if count == THOUSAND else ''}; etcd: {100 * quiet:.1f} % of a core at "
-        f"rest, {1000 * statistics.median(costs):.0f} ms a change, "
-        f"{etcd.memory_info().rss / 2**20:.0f} MiB",
+        f"{count:5} agents: all know a commit of {len(encode(commit)) / 1000:.0f} kB after"
+        f" {median_s:.3f} s, longest {max(times):.3f} s{verdict if count == THOUSAND else ''};"
+        f" etcd: {100 * quiet:.1f} % of a core at rest,"
+        f" {1000 * statistics.median(costs):.0f} ms a change,"
+        f" {etcd.memory_info().rss / 2**20:.0f} MiB",
         flush=True,
     )
+
+
+async def change(leader: Any, agents: Iterable[Agent], commit: Commit) -> None:
+    await announce(leader, commit)
+    knowing = asyncio.gather(*(agent.know(commit.generation) for agent in agents))
+    await asyncio.wait_for(knowing, DEADLINE_S)
 
 
 async def _cpu(etcd: psutil.Process, work: Any) -> float:

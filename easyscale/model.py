@@ -6,7 +6,7 @@ nothing executed. `decode` is the only way in, `encode` the only way out.
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Literal, NewType, Self, TypeVar, cast
 
@@ -66,7 +66,7 @@ def decode(text: str | bytes, form: type[R], *, source: str) -> R:
     return value
 
 
-class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Span(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """The logical ranks lo ... hi-1, a subtree of the canonical tree."""
 
     lo: int
@@ -76,7 +76,7 @@ class Span(msgspec.Struct, frozen=True, order=True, array_like=True):
         return self.hi - self.lo
 
 
-class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True):
+class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One OS process of the job: never its slot, so a restarted process is another worker."""
 
     node: str
@@ -108,7 +108,7 @@ class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True):
             raise FormatError(f"{text!r} is not a worker id") from error
 
 
-class GenerationNumber(msgspec.Struct, frozen=True, order=True, array_like=True):
+class GenerationNumber(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Orders generations; together with the commit's digest it names one."""
 
     era: int
@@ -141,7 +141,21 @@ class Mode(StrEnum):
     RESTORE = "restore"
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class Occasion(StrEnum):
+    """What a planned change is, where its members alone do not tell."""
+
+    NONE = ""
+    REBALANCE = "rebalance"
+    MIGRATION = "migration"
+    #: A slot that was emptied as slow is given a rank to see how fast it is now.
+    PROBE = "probe"
+    #: A plan that measured worse than the one before it is taken back.
+    UNDO = "undo"
+    #: Some of the slots are measured alone, on request.
+    PROFILE = "profile"
+
+
+class Assignment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A worker and the logical ranks it computes; its index in the plan is its process rank."""
 
     worker: WorkerId
@@ -162,7 +176,7 @@ class Plan(Record, frozen=True, kw_only=True):
         return tuple(assignment.worker for assignment in self.assignments)
 
 
-class Member(msgspec.Struct, frozen=True):
+class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A worker named in a commit, with the address (`host:port`) its listener answers at."""
 
     worker: WorkerId
@@ -175,7 +189,29 @@ class OpenGeneration(msgspec.Struct, frozen=True):
 
     generation: GenerationNumber
     digest: str
-    workers: tuple[WorkerId, ...]
+    #: Its workers: by the process ranks they have in the newer one, and those that it leaves out.
+    kept: tuple[Span, ...]
+    dropped: tuple[WorkerId, ...]
+
+    @classmethod
+    def of(cls, older: "Commit", *, members: Iterable[WorkerId]) -> Self:
+        """Tell who was in `older`, as a commit with these members tells it."""
+        left = set(older.workers)
+        kept: list[Span] = []
+        for rank, worker in enumerate(members):
+            if worker not in left:
+                continue
+            left.remove(worker)
+            lo = kept.pop().lo if kept and kept[-1].hi == rank else rank
+            kept.append(Span(lo, rank + 1))
+        return cls(older.generation, older.digest, tuple(kept), tuple(sorted(left)))
+
+    def workers_in(self, newer: "Commit") -> frozenset[WorkerId]:
+        """Its workers; `newer` is the commit that holds this value."""
+        kept = (
+            newer.members[rank].worker for span in self.kept for rank in range(span.lo, span.hi)
+        )
+        return frozenset((*kept, *self.dropped))
 
 
 class SnapshotReference(msgspec.Struct, frozen=True):

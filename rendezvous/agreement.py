@@ -78,13 +78,12 @@ class CommitPlan:
 
 @dataclass(frozen=True, slots=True)
 class CommitAtOnce:
-    """Plan and commit in one transaction: modes now and restore.
+    """Plan and commit in one: modes now and restore. No `plan/<g>`: nobody has to say ready for it.
 
     `spec` is set where this generation fixes the job's kind. A new start of the job removes the
     outcome of the former one and `forgives` its failures.
     """
 
-    plan: Plan
     commit: Commit
     spec: JobSpec | None = None
     clears_outcome: bool = False
@@ -291,15 +290,12 @@ def _commit_plan(
 def _commit_at_once(
     decision: CommitAtOnce, view: JobView, keys: JobKeys
 ) -> tuple[tuple[Compare, ...], tuple[Operation, ...]]:
-    plan, commit = decision.plan, decision.commit
+    commit = decision.commit
     more: tuple[Compare, ...] = (
         absent(keys.commit(commit.generation)),
-        absent(keys.plan(plan.generation)),
+        absent(keys.plan(commit.generation)),
     )
-    operations: tuple[Operation, ...] = (
-        Put(keys.plan(plan.generation), encode(plan)),
-        *_facts(commit, keys),
-    )
+    operations: tuple[Operation, ...] = _facts(commit, keys)
     if decision.spec is not None:
         more = (*more, Modified(keys.job, view.spec_revision))
         operations = (*operations, Put(keys.job, encode(decision.spec)))

@@ -17,8 +17,8 @@ from easyscale.rendezvous.etcd_connection import (
     entry_of,
     etcdrpc,
     grpc,
+    key_range,
     meaning,
-    range_end,
 )
 from easyscale.rendezvous.etcd_watch import EtcdWatch
 from easyscale.rendezvous.store import (
@@ -30,6 +30,7 @@ from easyscale.rendezvous.store import (
     Modified,
     Operation,
     Put,
+    Range,
     TxnResult,
     View,
     check_transaction,
@@ -72,8 +73,8 @@ class EtcdStore:
         self._watches: list[EtcdWatch] = []
         self._is_closed = False
 
-    def read(self, *ranges: str, timeout_s: float) -> View:
-        reads = [etcdrpc.RangeRequest(key=r.encode(), range_end=range_end(r)) for r in ranges]
+    def read(self, *ranges: Range, timeout_s: float) -> View:
+        reads = [etcdrpc.RangeRequest(**key_range(r)) for r in ranges]
         request = etcdrpc.TxnRequest(success=[etcdrpc.RequestOp(request_range=r) for r in reads])
         answer = self._ask(lambda c, left_s: c.call(c.kv.Txn, request, timeout_s=left_s), timeout_s)
         pairs = [pair for part in answer.responses for pair in part.response_range.kvs]
@@ -119,7 +120,7 @@ class EtcdStore:
         return answer
 
     def watch(
-        self, range_: str, *, deliver: Callable[[View], None], lost: Callable[[str], None]
+        self, range_: Range, *, deliver: Callable[[View], None], lost: Callable[[str], None]
     ) -> EtcdWatch:
         with self._lock:
             self._check_open()
@@ -226,8 +227,7 @@ def _operation(operation: Operation) -> Any:  # noqa: ANN401
             put = etcdrpc.PutRequest(key=key.encode(), value=value.encode(), lease=lease or 0)
             return etcdrpc.RequestOp(request_put=put)
         case Delete(key=range_) | DeletePrefix(folder=range_):
-            end = range_end(range_) if isinstance(operation, DeletePrefix) else b""
-            delete = etcdrpc.DeleteRangeRequest(key=range_.encode(), range_end=end)
+            delete = etcdrpc.DeleteRangeRequest(**key_range(range_))
             return etcdrpc.RequestOp(request_delete_range=delete)
         case _:
             assert_never(operation)

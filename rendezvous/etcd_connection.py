@@ -19,7 +19,7 @@ from easyscale.errors import (
     StoreUnreachable,
 )
 from easyscale.rendezvous.endpoints import Endpoint, EtcdSettings
-from easyscale.rendezvous.store import Entry, LeaseId
+from easyscale.rendezvous.store import Entry, LeaseId, Range, bounds
 
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # What goes wrong is told by our errors, not by lines between those of the screen.
@@ -40,7 +40,7 @@ except (ImportError, AttributeError, TypeError) as error:
     ) from error
 
 #: The client library comes through this file: nothing imports it before the variable is set.
-__all__ = ["Connection", "Token", "entry_of", "etcdrpc", "grpc", "meaning", "range_end"]
+__all__ = ["Connection", "Token", "entry_of", "etcdrpc", "grpc", "key_range", "meaning"]
 
 _CHANNEL_OPTIONS = (
     # A TCP connection of its own: one that hangs does not hold the others up.
@@ -218,9 +218,10 @@ def _brief(code: Any) -> str:  # noqa: ANN401
     return str(code.name).lower().replace("_", " ")
 
 
-def range_end(range_: str) -> bytes:
-    """The first key behind a range, or nothing for a single key."""
-    return (range_[:-1] + "0").encode() if range_.endswith("/") else b""
+def key_range(range_: Range) -> dict[str, bytes]:
+    """A range as etcd's messages name it: its least key and the least key behind it."""
+    least, behind = bounds(range_)
+    return {"key": least.encode(), "range_end": behind.encode()}
 
 
 def entry_of(pair: Any) -> Entry:  # noqa: ANN401

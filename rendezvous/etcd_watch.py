@@ -19,10 +19,10 @@ from easyscale.rendezvous.etcd_connection import (
     entry_of,
     etcdrpc,
     grpc,
+    key_range,
     meaning,
-    range_end,
 )
-from easyscale.rendezvous.store import Entry, View
+from easyscale.rendezvous.store import Entry, Range, View, bounds
 
 #: A stream this long without news is asked whether it lives; keepalives of grpc do not tell.
 SILENCE_S = 2.0
@@ -43,7 +43,7 @@ class EtcdWatch:
     def __init__(
         self,
         connect: Callable[[int], Connection],
-        range_: str,
+        range_: Range,
         *,
         deliver: Callable[[View], None],
         lost: Callable[[str], None],
@@ -141,7 +141,7 @@ class EtcdWatch:
             stream.close()
 
     def _list(self, connection: Connection) -> tuple[Any, dict[str, Entry]]:
-        request = etcdrpc.RangeRequest(key=self._range.encode(), range_end=range_end(self._range))
+        request = etcdrpc.RangeRequest(**key_range(self._range))
         answer = connection.call(connection.kv.Range, request, timeout_s=_ANSWER_TIMEOUT_S)
         return answer.header, {entry.key: entry for entry in map(entry_of, answer.kvs)}
 
@@ -158,7 +158,7 @@ class EtcdWatch:
             self._give(View.of(revision, entries))
 
     def _probe(self, connection: Connection, header: Any, token: str) -> None:  # noqa: ANN401
-        request = etcdrpc.RangeRequest(key=self._range.encode(), count_only=True)
+        request = etcdrpc.RangeRequest(key=bounds(self._range)[0].encode(), count_only=True)
         answer = connection.call(connection.kv.Range, request, timeout_s=_ANSWER_TIMEOUT_S)
         self._check(answer, header)
         if connection.token.current(connection, timeout_s=_ANSWER_TIMEOUT_S) != token:
@@ -183,10 +183,8 @@ class EtcdWatch:
 class _Stream:
     """A watch stream whose answers can be waited for with a deadline."""
 
-    def __init__(self, connection: Connection, range_: str, revision: int, *, token: str) -> None:
-        create = etcdrpc.WatchCreateRequest(
-            key=range_.encode(), range_end=range_end(range_), start_revision=revision
-        )
+    def __init__(self, connection: Connection, range_: Range, revision: int, *, token: str) -> None:
+        create = etcdrpc.WatchCreateRequest(start_revision=revision, **key_range(range_))
         self._endpoint = connection.endpoint
         self._ended = threading.Event()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -24,8 +24,10 @@ from easyscale.rendezvous.store import (
     Modified,
     Operation,
     Put,
+    Range,
     TxnResult,
     View,
+    bounds,
     check_transaction,
     in_range,
 )
@@ -48,17 +50,14 @@ class _Contents:
     keys: list[str] = field(default_factory=list)
     leases: dict[LeaseId, _Lease] = field(default_factory=dict)
 
-    def view(self, *ranges: str) -> View:
+    def view(self, *ranges: Range) -> View:
         found = {key: self.entries[key] for range_ in ranges for key in self.within(range_)}
         return View.of(self.revision, found)
 
-    def within(self, range_: str) -> list[str]:
+    def within(self, range_: Range) -> list[str]:
         """The keys of a range, sorted."""
-        if not range_.endswith("/"):
-            return [range_] if range_ in self.entries else []
-        # "0" follows "/", so this is the first text behind the folder.
-        behind = range_[:-1] + "0"
-        return self.keys[bisect_left(self.keys, range_) : bisect_left(self.keys, behind)]
+        least, behind = bounds(range_)
+        return self.keys[bisect_left(self.keys, least) : bisect_left(self.keys, behind)]
 
     def holds(self, compare: Compare) -> bool:
         entry = self.entries.get(compare.key)
@@ -187,7 +186,7 @@ class MemoryServer:
 
     def announce(self, changed: set[str]) -> None:
         """Line up a view for every watch whose range changed."""
-        views: dict[str, View | None] = {}
+        views: dict[Range, View | None] = {}
         for watch in self.watches:
             range_ = watch.range_
             if range_ not in views:
@@ -231,7 +230,7 @@ class MemoryStore:
         """Let the next transaction raise OutcomeUnknown, carried out or not."""
         self._answers_to_lose.append(executed)
 
-    def read(self, *ranges: str, timeout_s: float) -> View:
+    def read(self, *ranges: Range, timeout_s: float) -> View:
         with self.server.lock:
             self._reach(timeout_s)
             return self.server.contents.view(*ranges)
@@ -255,7 +254,7 @@ class MemoryStore:
             return TxnResult(succeeded, contents.revision)
 
     def watch(
-        self, range_: str, *, deliver: Callable[[View], None], lost: Callable[[str], None]
+        self, range_: Range, *, deliver: Callable[[View], None], lost: Callable[[str], None]
     ) -> "MemoryWatch":
         with self.server.lock:
             self._check_open()
@@ -316,7 +315,7 @@ class MemoryWatch:
     def __init__(
         self,
         store: MemoryStore,
-        range_: str,
+        range_: Range,
         *,
         deliver: Callable[[View], None],
         lost: Callable[[str], None],

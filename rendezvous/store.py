@@ -1,10 +1,11 @@
 """What easyscale asks of etcd, as a Protocol over frozen values: read, transact, watch, lease.
 
-A *range* is a folder, written with its final slash, or exactly one key. Consumers of a watch get
-the whole range as one `View` each time, never deltas, so a missed or repeated view is harmless.
+A *range* is a folder, written with its final slash, exactly one key, or all keys between two of
+these. Consumers of a watch get the whole range as one `View` each time, never deltas, so a missed
+or repeated view is harmless.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NewType, Protocol
@@ -49,10 +50,43 @@ class View:
         """The entries below a folder of this view."""
         return (entry for key, entry in self.entries.items() if in_range(key, folder))
 
+    @classmethod
+    def union(cls, parts: Iterable["View"]) -> "View":
+        """Views of ranges that do not overlap as one, each part still at its own revision."""
+        views = tuple(parts)
+        entries = {key: entry for view in views for key, entry in view.entries.items()}
+        return cls.of(max((view.revision for view in views), default=0), entries)
 
-def in_range(key: str, range_: str) -> bool:
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """All keys from the beginning of one folder or key to the end of another one.
+
+    One watch of a stretch shows all of it at one revision; watches of its parts would not.
+    """
+
+    first: str
+    last: str
+
+    def __str__(self) -> str:
+        return f"{self.first} to {self.last}"
+
+
+Range = str | Stretch
+
+
+def bounds(range_: Range) -> tuple[str, str]:
+    """The least key that a range may hold, and the least key behind it."""
+    if isinstance(range_, Stretch):
+        return bounds(range_.first)[0], bounds(range_.last)[1]
+    # "0" follows "/", so this is the first text behind the folder.
+    return range_, f"{range_[:-1]}0" if range_.endswith("/") else f"{range_}\0"
+
+
+def in_range(key: str, range_: Range) -> bool:
     """Tell whether a key belongs to a range."""
-    return key.startswith(range_) if range_.endswith("/") else key == range_
+    least, behind = bounds(range_)
+    return least <= key < behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +159,7 @@ class Store(Protocol):
     store answered that it will not, StoreClosed after `close`.
     """
 
-    def read(self, *ranges: str, timeout_s: float) -> View:
+    def read(self, *ranges: Range, timeout_s: float) -> View:
         """Read ranges linearizably, all at the same revision."""
 
     def transact(
@@ -138,7 +172,7 @@ class Store(Protocol):
         """
 
     def watch(
-        self, range_: str, *, deliver: Callable[[View], None], lost: Callable[[str], None]
+        self, range_: Range, *, deliver: Callable[[View], None], lost: Callable[[str], None]
     ) -> Watch:
         """Deliver the range now and after every revision that changes it.
 

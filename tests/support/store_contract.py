@@ -19,6 +19,7 @@ from easyscale.rendezvous.store import (
     Operation,
     Put,
     Store,
+    Stretch,
     TxnResult,
     View,
     Watch,
@@ -322,6 +323,19 @@ class StoreContract:
         world.wait_until(lambda: len(follower.views) >= len(expected), "five views")
         assert follower.views == expected
         assert follower.losses == []
+
+    def test_a_stretch_is_read_and_watched_from_folder_to_key(
+        self, world: World, store: Store
+    ) -> None:
+        stretch = Stretch(world.folder + "b/", world.folder + "h")
+        views: list[View] = []
+        store.watch(stretch, deliver=views.append, lost=pytest.fail)
+        put(store, world, **{"a": "1", "b/1": "2", "g/1": "3", "h": "4", "ha": "5", "i": "6"})
+        inside = {world.folder + key for key in ("b/1", "g/1", "h")}
+        world.wait_until(lambda: views and set(views[-1].entries) == inside, "the stretch")
+        assert set(store.read(stretch, timeout_s=TIMEOUT_S).entries) == inside
+        parts = [store.read(world.folder + one, timeout_s=TIMEOUT_S) for one in ("b/", "g/", "h")]
+        assert View.union(parts).entries == views[-1].entries
 
     def test_a_watch_hears_of_its_range_only(self, world: World, store: Store) -> None:
         follower = Follower(world, store, world.folder + "head").start()

@@ -180,6 +180,7 @@ def test_a_known_exit_is_answered_at_once_and_only_its_ranks_move() -> None:
     assert decision.commit.members[0].ranks == (0, 1, 2, 3)
     assert decision.commit.reason == "ranks 1,3 ran again on a/cpu:0"
     assert [each.generation for each in decision.commit.open] == [number(1)]
+    assert decision.commit.open[0].workers_in(decision.commit) == {A, B}
 
 
 def test_no_newcomer_takes_part_in_a_recovery() -> None:

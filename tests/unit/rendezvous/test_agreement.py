@@ -88,7 +88,7 @@ def test_every_decision_is_fenced_by_the_leader_and_the_head() -> None:
     decisions: list[Decision] = [
         Propose(proposal(3)),
         CommitPlan(next_one),
-        CommitAtOnce(plan_of(late), late),
+        CommitAtOnce(late),
         GiveUp(next_one.generation),
         End(outcome),
         Fence((Incarnation("a", "1"),), "ann"),
@@ -126,13 +126,15 @@ def test_a_boundary_commit_compares_its_plan_and_every_node() -> None:
     assert (head.planned, head.committed, head.digest) == (2, 2, made.digest)
 
 
-def test_a_commit_at_once_brings_its_plan_along() -> None:
+def test_a_commit_at_once_kills_the_open_plan_and_needs_none_of_its_own() -> None:
     view = running(A, B).gone(B).view()
     made = commit(2, [A], mode=Mode.NOW)
-    txn = transaction(CommitAtOnce(plan_of(made), made), view, keys=KEYS, token=TOKEN)
+    txn = transaction(CommitAtOnce(made), view, keys=KEYS, token=TOKEN)
     assert {absent(KEYS.commit(number(2))), absent(KEYS.plan(number(2)))} <= set(txn.compares)
     written = {o.key for o in txn.operations if isinstance(o, Put)}
-    assert written == {KEYS.plan(number(2)), KEYS.commit(number(2)), KEYS.head}
+    assert written == {KEYS.commit(number(2)), KEYS.head}
+    head = decode(put_of(txn.operations, KEYS.head), Head, source="head")
+    assert (head.planned, head.committed) == (2, 2)
 
 
 def test_a_thousand_members_still_fit_into_one_transaction() -> None:
@@ -148,9 +150,7 @@ def test_a_thousand_members_still_fit_into_one_transaction() -> None:
 def test_a_new_start_clears_the_outcome_and_forgives_but_keeps_the_proof_of_endings() -> None:
     job = running(A).gone(A).outcome(Outcome(state=JobState.FAILED, exit_code=1, reason="x"))
     made = commit(2, [worker("a", 2)])
-    decision = CommitAtOnce(
-        plan_of(made), made, spec=job_spec(kind="k"), clears_outcome=True, forgives=(A,)
-    )
+    decision = CommitAtOnce(made, spec=job_spec(kind="k"), clears_outcome=True, forgives=(A,))
     txn = transaction(decision, job.view(), keys=KEYS, token=TOKEN)
     assert Delete(KEYS.outcome) in txn.operations
     assert Delete(KEYS.progress) in txn.operations

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from easyscale.agent.machine import followed_ranges
 from easyscale.errors import FormatError, UsageError
 from easyscale.model import GenerationNumber, WorkerId
 from easyscale.rendezvous import keys
 from easyscale.rendezvous.keys import Incarnation, JobKeys
-from easyscale.rendezvous.store import in_range
+from easyscale.rendezvous.store import Stretch, in_range
 
 JOB = JobKeys.of("resnet")
 GENERATION = GenerationNumber(2, 17)
@@ -73,6 +74,25 @@ def test_folders_hold_their_keys_and_no_others() -> None:
     assert not in_range(JOB.ready(GenerationNumber(2, 170), WORKER), JOB.ready_in(GENERATION))
     assert not in_range(JOB.entry(GENERATION, WORKER), JOB.breaks)
     assert not in_range(JobKeys.of("resnet2").head, JOB.prefix)
+
+
+def test_a_stretch_holds_all_from_its_first_folder_to_the_end_of_its_last() -> None:
+    stretch = Stretch(JOB.commits, JOB.head)
+    for key in (JOB.commit(GENERATION), JOB.gone_worker(WORKER), JOB.head):
+        assert in_range(key, stretch)
+    for key in (JOB.entry(GENERATION, WORKER), JOB.broken(GENERATION, WORKER), JOB.job):
+        assert not in_range(key, stretch)
+    assert in_range(JOB.plan(GENERATION), Stretch(JOB.outcome, JOB.plans))
+
+
+def test_what_every_agent_follows_holds_nothing_that_grows_with_the_nodes() -> None:
+    ranges = followed_ranges(JOB)
+    followed = (JOB.head, JOB.job, JOB.leader, JOB.outcome, JOB.plan(GENERATION), JOB.wish("w"))
+    for key in (*followed, JOB.commit(GENERATION), JOB.gone_worker(WORKER), JOB.snapshot("s")):
+        assert sum(in_range(key, range_) for range_ in ranges) == 1
+    each = (JOB.node("a"), JOB.ready(GENERATION, WORKER), JOB.entry(GENERATION, WORKER))
+    for key in (*each, JOB.broken(GENERATION, WORKER), JOB.progress):
+        assert not any(in_range(key, range_) for range_ in ranges)
 
 
 @given(job=NAMES, generation=GENERATIONS, worker=WORKERS)

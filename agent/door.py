@@ -1,18 +1,13 @@
-"""What an agent answers to the command line on its machine: status, events, story, wishes.
+"""Who may ask this agent what: everybody who knows the job's token is told, its own user obeyed.
 
-Everything is read from values that do not change; what is asked for becomes an event of the loop.
-A person who watches the job gets the agent's last word before it ends.
+What is asked for becomes an event of the loop; what is told comes from `teller.py`.
 """
 
-import getpass
 import logging
-import math
-import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,65 +18,57 @@ from easyscale.agent.actions import Exit, FindSlots
 from easyscale.agent.chronicle import Chronicle
 from easyscale.agent.control import ControlServer, run_folder
 from easyscale.agent.devices import Machine, Offer, parse_devices, resolve
+from easyscale.agent.dialogue import Handler
 from easyscale.agent.link import Opened
-from easyscale.agent.meter import Meter, Reading
+from easyscale.agent.remote_door import RemoteDoor
 from easyscale.agent.settings import LaunchSettings
-from easyscale.agent.state import Now, Stage, State
-from easyscale.agent.status import Own, newest_snapshot, status_of
-from easyscale.errors import EasyScaleError, StoreError, UsageError
-from easyscale.job_status import Closing, Glance
-from easyscale.model import Wish
-from easyscale.rendezvous.election import boottime_s
-from easyscale.rendezvous.view import JobView
-from easyscale.reports import Summary, stamp
+from easyscale.agent.state import Stage, State
+from easyscale.agent.teller import Teller
+from easyscale.errors import EasyScaleError, UsageError
+from easyscale.model import Commit, JobSpec, Wish
 
 log = logging.getLogger(__name__)
 
-_READ_TIMEOUT_S = 1.0
-#: Who asked for the status so lately is watching, and gets the end too, if they ask in time.
-_WATCHING_S = 3.0
-_LAST_WORD_S = 3.0
-
 
 class Door:
-    """The control socket of one agent and what stands behind it."""
+    """The two sockets of one agent, local and remote, and what stands behind them."""
 
     def __init__(
         self,
         settings: LaunchSettings,
         chronicle: Chronicle,
         *,
+        host: str,
         state: Callable[[], State],
         store: Callable[[], Opened | None],
         post: Callable[[events.AgentEvent], None],
     ) -> None:
         self._settings = settings
-        self._chronicle = chronicle
         self._state = state
         self._store = store
         self._post = post
         self._server: ControlServer | None = None
-        self._lock = threading.Lock()
-        self._meter: Meter | None = None
-        self._metered: tuple[events.Slot, ...] = ()
-        self._parsed: JobView | None = None
-        #: Who watches -> when they asked last.
-        self._watchers: dict[str, float] = {}
-        self._asked = threading.Condition()
-        self._closing: Closing | None = None
+        self._remote = _remote_door(host)
+        self.teller = Teller(settings, chronicle, state=state, store=store)
 
-    def open(self, node: str) -> None:
+    @property
+    def address(self) -> str:
+        """Where other machines ask; empty where none can."""
+        return self._remote.address if self._remote is not None else ""
+
+    def open(self, node: str, spec: JobSpec) -> None:
         """Begin to answer; a machine without a place for sockets is no reason not to train."""
-        handlers = {
-            "status": self._answer_status,
-            "events": self._answer_events,
-            "story": self._answer_story,
+        handlers: dict[str, Handler] = {
+            **self.teller.handlers,
             "store": self._answer_store,
+            "peers": self._answer_peers,
             "wish": self._take_wish,
             "wishes": self._answer_wishes,
             "devices": self._take_devices,
             "snapshots": self._answer_snapshots,
         }
+        if self._remote is not None:
+            self._remote.open(token=spec.token, handlers=self.teller.handlers)
         try:
             folder = run_folder(self._settings.environment)
             self._server = ControlServer(
@@ -90,10 +77,12 @@ class Door:
         except (EasyScaleError, OSError) as error:
             log.warning("the command line will not find this agent by itself: %s", error)
 
+    def follow(self, commit: Commit) -> None:
+        """Take note of a generation."""
+        self.teller.follow(commit, wall_s=time.time())
+
     def close(self, ending: Exit | None) -> None:
         """Answer no more; who watches the job is told first how it ended."""
-        if self._server is None:
-            return
         if ending is not None:
             told = self._chronicle.told
             self._closing = Closing(
@@ -104,67 +93,25 @@ class Door:
             )
             self._await_watchers()
         server, self._server = self._server, None
-        server.close()
-        with self._lock:
-            if self._meter is not None:
-                self._meter.close()
-
-    def _await_watchers(self) -> None:
-        """Give those who watch the time to ask once more; those who left do not come."""
-        since_s = time.monotonic() - _WATCHING_S
-        with self._asked:
-            watching = {who for who, at_s in self._watchers.items() if at_s >= since_s}
-            self._watchers.clear()
-            self._asked.wait_for(lambda: self._watchers.keys() >= watching, _LAST_WORD_S)
+        if server is not None:
+            server.close()
+        remote, self._remote = self._remote, None
+        if remote is not None:
+            remote.close()
+        self.teller.close()
 
     # --- what is asked -------------------------------------------------------------------------
 
-    def _answer_status(self, arguments: Mapping[str, Any]) -> object:
-        closing, state = self._closing, self._state()
-        view = self._whole_view(state)
-        now = Now(boottime_s(), time.time())
-        own = Own(
-            state=state,
-            now=now,
-            told=self._chronicle.told,
-            user=_user(),
-            readings=self._readings(state),
-        )
-        newest = newest_snapshot(view, own)
-        if newest is not None:
-            own = replace(own, snapshot_age_s=_age_s(newest.path, now.wall_s))
-        status = status_of(self._settings.job_id, view, wall_s=now.wall_s, own=own)
-        self._note_watcher(str(arguments.get("watcher", "")))
-        return Glance(status=status, closing=closing)
-
-    def _note_watcher(self, who: str) -> None:
-        if who:
-            with self._asked:
-                self._watchers[who] = time.monotonic()
-                self._asked.notify_all()
-
-    def _answer_events(self, arguments: Mapping[str, Any]) -> object:
-        """Those from number `after` on, and the number of the next."""
-        told = self._chronicle.told
-        skipped = max(0, int(arguments.get("after", 0)) - told.dropped)
-        return {
-            "events": told.events[skipped:],
-            "next": told.dropped + len(told.events),
-            "closing": self._closing is not None,
-        }
-
-    def _answer_story(self, arguments: Mapping[str, Any]) -> object:
+    def _answer_peers(self, arguments: Mapping[str, Any]) -> object:
+        """Where the job's agents are and how to ask them: for this machine's own user."""
         del arguments
-        began_s = time.time() - boottime_s()
-        return [
-            {
-                "at": stamp(began_s + line.at_s),
-                "event": line.event,
-                "decision": line.decision,
-                "reason": line.reason,
-            }
-            for line in self._state().story
-        ]
+        state = self._state()
+        view = self.teller.whole_view(state)
+        nodes = sorted(view.nodes.items(), key=lambda item: item[1].create_revision)
+        return {
+            "token": state.spec.token if state.spec is not None else "",
+            "nodes": [[name, node.record.address] for name, node in nodes],
+        }
 
     def _answer_store(self, arguments: Mapping[str, Any]) -> object:
         """Where the job's records are, which nobody else can know of an etcd of our own."""
@@ -181,7 +128,7 @@ class Door:
             "folder": str(Path(settings.working_directory) / settings.snapshot_dir),
             "keep": settings.snapshot_keep,
             "every_steps": settings.snapshot_every_steps,
-            "records": list(self._whole_view(self._state()).snapshots.values()),
+            "records": list(self.teller.whole_view(self._state()).snapshots.values()),
         }
 
     def _take_wish(self, arguments: Mapping[str, Any]) -> object:
@@ -227,48 +174,10 @@ class Door:
         del arguments
         return self._state().view.wishes
 
-    # --- what is known -------------------------------------------------------------------------
 
-    def _whole_view(self, state: State) -> JobView:
-        """The leader has it; others, who follow less, read it when somebody asks."""
-        is_known = state.token is not None and state.is_complete
-        opened = self._store()
-        if is_known or opened is None or state.away_s is not None or self._closing is not None:
-            return state.view
-        try:
-            view = opened.store.read(state.keys.prefix, timeout_s=_READ_TIMEOUT_S)
-        except StoreError:
-            return state.view
-        self._parsed = JobView.of(view, state.keys, before=self._parsed)
-        return self._parsed
-
-    def _readings(self, state: State) -> Mapping[str, Reading]:
-        pids = {slot: w.pid for slot, w in state.workers.items() if w.pid is not None}
-        with self._lock:
-            if self._meter is None or self._metered != state.slots:
-                if self._meter is not None:
-                    self._meter.close()
-                self._meter, self._metered = Meter(state.slots), state.slots
-            return self._meter.read(pids)
-
-
-def _user() -> str:
+def _remote_door(host: str) -> RemoteDoor | None:
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())  # a container's user need not have a name
-
-
-def _age_s(folder: str, wall_s: float) -> float | None:
-    try:
-        return max(0.0, wall_s - (Path(folder) / "manifest.json").stat().st_mtime)
-    except OSError:
-        return None  # it lies on another node
-
-
-def _sayable(summary: Summary | None) -> Summary | None:
-    """JSON has no nan: points that are none are left out of the drawing."""
-    if summary is None:
+        return RemoteDoor(host)
+    except OSError as error:
+        log.warning("other machines will not reach this agent at %s: %s", host, error)
         return None
-    history = tuple(value for value in summary.history if math.isfinite(value))
-    return msgspec.structs.replace(summary, history=history)

@@ -106,7 +106,15 @@ class Driver:
         self._spec: JobSpec | None = None
         self._exit: actions.Exit | None = None
         self._guard: LeaseGuard | None = None
-        self._identity = _identity(settings)
+        self._door = Door(
+            settings,
+            self._audience,
+            host=_local_host(settings),
+            state=lambda: self._state,
+            store=lambda: self._link.opened,
+            post=self._inbox.put,
+        )
+        self._identity = _identity(settings, address=self._door.address)
         self._supervisor = Supervisor(
             _supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
         )
@@ -118,13 +126,6 @@ class Driver:
             fail=lambda error: self._inbox.put(_Failed(error)),
         )
         self._state = machine.begin(settings, self._identity, now=_now())
-        self._door = Door(
-            settings,
-            self._audience,
-            state=lambda: self._state,
-            store=lambda: self._link.opened,
-            post=self._inbox.put,
-        )
         self._devices_file = self._follow_devices() if settings.devices_file else None
 
     def run(self, *, notes: Sequence[str]) -> int:
@@ -189,7 +190,10 @@ class Driver:
         self._state, wanted, reason = machine.step(self._state, event, _now())
         if reason:
             log.info("%s", reason, extra={"event": type(event).__name__})
+        known = self._state.commit
         for action in wanted:
+        if self._state.commit is not None and self._state.commit is not known:
+            self._door.follow(self._state.commit)
             self._perform(action)
 
     def _attend(self, event: events.AgentEvent) -> None:
@@ -197,7 +201,7 @@ class Driver:
         match event:
             case events.JobOpened(spec=spec):
                 self._spec = spec
-                self._door.open(self._identity.node)
+                self._door.open(self._identity.node, spec)
                 self._post_guard()
             case events.Enrolled():
                 membership = self._link.membership
@@ -332,12 +336,16 @@ class Driver:
         return next(slot_environment(slot) for slot in self._slots if slot.name == name)
 
 
-def _identity(settings: LaunchSettings) -> Identity:
+def _identity(settings: LaunchSettings, *, address: str) -> Identity:
     host = socket.gethostname()
     boot_id = _boot_id()
     incarnation = incarnation_of(host=host, boot_id=boot_id, chance=secrets.token_hex(4))
     return Identity(
-        node=settings.node_name, incarnation=incarnation, boot_id=boot_id, host=host, address=""
+        node=settings.node_name,
+        incarnation=incarnation,
+        boot_id=boot_id,
+        host=host,
+        address=address,
     )
 
 

@@ -5,20 +5,24 @@ An agent knows more than etcd: pulses, devices, what it has told; etcd is there 
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from easyscale.agent.control import LocalAgent, ask, local_agents, run_folder
+from easyscale.agent.control import LocalAgent, local_agents, run_folder
 from easyscale.agent.dialogue import AgentSilent
 from easyscale.errors import EasyScaleError
-from easyscale.job_status import Glance
+from easyscale.job_status import Glance, SlotFacts
 from easyscale.model import GenerationNumber, Wish
 from easyscale.reports import JobEvent
 
-_CALL_TIMEOUT_S = 5.0
+Story = Sequence[Mapping[str, str]]
+
+#: A status waits so long for what the agents of other nodes know.
+_SLOTS_TIMEOUT_S = 0.8
+from easyscale_cli.closely import seen_closely
+from easyscale_cli.roads import LocalRoad, Road, ask_all, ask_first, remote_roads
 #: A driver in trouble takes its time to say what there is.
 _DEVICES_TIMEOUT_S = 10.0
 
@@ -37,6 +41,12 @@ class AgentEnded(EasyScaleError):
 
 class Events(NamedTuple):
     """Events from one number on; the number of the next; whether more can come."""
+class NodeUnknown(EasyScaleError):
+    """Raised when a job has no such node, slot or rank."""
+
+    code = "node_unknown"
+
+
 
     events: tuple[JobEvent, ...]
     next: int
@@ -60,6 +70,9 @@ class Job(Protocol):
 
     def wish(self, wish: Wish) -> str:
         """Ask for something; returns the wish's id."""
+    def closely(self, *, watches: bool = False) -> Glance:
+        """The same, with what the agents of all nodes know of their own slots."""
+
 
     def standing(self, wish_id: str) -> Wish | None:
         """The wish while it waits or stands refused; None once it has come true."""
@@ -67,7 +80,8 @@ class Job(Protocol):
     def pause_s(self, *, after: GenerationNumber) -> float | None:
         """What a newer generation cost, by its members' records; None: not known here, or yet."""
 
-    def events(self, after: int) -> Events: ...
+    def events(self, after: int) -> Events:
+        """What one of its agents has told since it began."""
 
     def story(self) -> Sequence[Mapping[str, str]]: ...
 
@@ -81,7 +95,9 @@ class LocalJob:
     def __init__(self, agents: Sequence[LocalAgent], *, apart_from: str = "") -> None:
         self.id = agents[0].job
         #: Whoever shall leave is the last to be asked how it went.
-        self._agents = sorted(agents, key=lambda agent: agent.node == apart_from)
+        self._near = [
+            LocalRoad(agent) for agent in sorted(agents, key=lambda each: each.node == apart_from)
+        ]
         self._me = secrets.token_hex(4)
 
     def glance(self, *, watches: bool = False) -> Glance:
@@ -95,37 +111,48 @@ class LocalJob:
     def standing(self, wish_id: str) -> Wish | None:
         wishes = msgspec.convert(self._ask("wishes", {}), dict[str, Wish])
         return wishes.get(wish_id)
+        self._listening = Listening(self.roads)
 
     def pause_s(self, *, after: GenerationNumber) -> float | None:
         del after  # the events have it
         return None
 
+    def closely(self, *, watches: bool = False) -> Glance:
+        glance = self.glance(watches=watches)
+        if glance.closing is not None or len({slot.node for slot in glance.status.slots}) <= 1:
+            return glance
+        asked = self._near[0].node
+        return with_own_slots(glance, [road for road in self.roads() if road.node != asked])
+
     def events(self, after: int) -> Events:
-        answer = self._ask("events", {"after": after})
-        events = msgspec.convert(answer["events"], tuple[JobEvent, ...])
-        return Events(events, answer["next"], answer["closing"])
+        try:
+            return self._listening.events(after)
+        except AgentSilent as error:
+            raise self._ended() from error
+
+    def story(self, *, node: str | None = None, rank: int | None = None) -> Story:
+        return story_of(self.id, self.roads(), node=node, rank=rank)
 
     def story(self) -> Sequence[Mapping[str, str]]:
         answer: Sequence[Mapping[str, str]] = self._ask("story", {})
         return answer
 
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
-        agent = next((agent for agent in self._agents if agent.node == node), None)
-        if agent is None:
+        road = next((road for road in self._near if road.node == node), None)
+        if road is None:
             return None
         asked = {"devices": word, "by": by}
-        answer = ask(Path(agent.socket), "devices", asked, timeout_s=_DEVICES_TIMEOUT_S)
+        answer = road.ask("devices", asked, timeout_s=_DEVICES_TIMEOUT_S)
         return msgspec.convert(answer, Offered)
 
     def _ask(self, request: str, arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         """Ask the first agent that is still there."""
         while True:
             try:
-                path = Path(self._agents[0].socket)
-                return ask(path, request, arguments, timeout_s=_CALL_TIMEOUT_S)
+                return self._near[0].ask(request, arguments)
             except AgentSilent as error:
-                if len(self._agents) > 1:
-                    del self._agents[0]
+                if len(self._near) > 1:
+                    del self._near[0]
                 elif isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
                     raise self._ended() from error
                 else:
@@ -144,3 +171,73 @@ def agents_here() -> dict[str, list[LocalAgent]]:
     for agent in local_agents(run_folder(os.environ)):
         found.setdefault(agent.job, []).append(agent)
     return dict(sorted(found.items()))
+class Listening:
+    """The events of a job, from one agent as long as it is there, then from another."""
+
+    def __init__(self, roads: Callable[[], Sequence[Road]]) -> None:
+        self._roads = roads
+        self._road: Road | None = None
+        self._heard = ""
+
+    def events(self, after: int) -> Events:
+        """Those from number `after` on; raises AgentSilent where nobody tells them any more."""
+        if self._road is not None:
+            try:
+                return self._noted(events_in(self._road.ask("events", {"after": after})))
+            except AgentSilent:
+                self._road = None
+        silence = AgentSilent("none of its agents has an address that can be asked")
+        for road in self._roads():
+            try:
+                told = events_in(road.ask("events", {"after": 0 if self._heard else after}))
+            except AgentSilent as error:
+                silence = error
+                continue
+            self._road = road
+            # The other one counts anew; both tell of the same changes.
+            fresh = tuple(event for event in told.events if event.at > self._heard)
+            return self._noted(told._replace(events=fresh))
+        raise silence
+
+    def _noted(self, told: Events) -> Events:
+        self._heard = max((self._heard, *(event.at for event in told.events)))
+        return told
+
+
+def with_own_slots(glance: Glance, roads: Sequence[Road]) -> Glance:
+    """A status with what the agents at these roads know of their own slots."""
+    own: dict[tuple[str, str], SlotFacts] = {}
+    for _, answer in ask_all(roads, "slots", timeout_s=_SLOTS_TIMEOUT_S):
+        slots = msgspec.convert(answer, tuple[SlotFacts, ...])
+        own |= {(slot.node, slot.slot): slot for slot in slots}
+    return seen_closely(glance, own)
+
+
+def events_in(answer: Mapping[str, Any]) -> Events:
+    """The events of an agent's answer."""
+    events = msgspec.convert(answer["events"], tuple[JobEvent, ...])
+    return Events(events, answer["next"], answer["closing"])
+
+
+def story_of(job: str, roads: Sequence[Road], *, node: str | None, rank: int | None) -> Story:
+    """The story of a rank, of a node, or of the job, which is that of who leads it."""
+    if node is not None:
+        here = [road for road in roads if road.node == node]
+        if not here:
+            known = ", ".join(sorted(road.node for road in roads)) or "none"
+            raise NodeUnknown(f"job {job!r} has no node {node!r} that can be asked; it has {known}")
+        lines: Story = ask_first(here, "story")["lines"]
+    elif rank is not None:
+        lines = ask_first(roads, "story", {"rank": rank})["lines"]
+        if not lines:
+            raise NodeUnknown(f"job {job!r} has no logical rank {rank}, or has not begun")
+    else:
+        answers = [answer for _, answer in ask_all(roads, "story")]
+        if not answers:
+            raise AgentSilent(f"none of the {len(roads)} agents of job {job!r} answered")
+        lines = next(
+            (answer["lines"] for answer in answers if answer["leads"]), answers[0]["lines"]
+        )
+    return lines
+
+

@@ -76,7 +76,7 @@ class _View:
     def __init__(self, job: Job, output: Output) -> None:
         self._job = job
         self._output = output
-        self._glance = job.glance(watches=True)
+        self._glance = job.closely(watches=True)
         self._heard_s = time.monotonic()
         self._choice = Choice()
 
@@ -126,7 +126,7 @@ class _View:
 
     def _look(self) -> None:
         try:
-            self._glance = self._job.glance(watches=True)
+            self._glance = self._job.closely(watches=True)
         except AgentSilent:
             if time.monotonic() - self._heard_s > _SILENT_S:
                 raise

@@ -8,7 +8,7 @@ from typing import Any
 from easyscale.agent.control import LocalAgent, ask
 from easyscale.agent.dialogue import AgentRefused, AgentSilent
 from easyscale.errors import EasyScaleError, UsageError
-from easyscale_cli.connection import Job, LocalJob, agents_here
+from easyscale_cli.connection import Job, LocalJob, NodeUnknown, agents_here
 from easyscale_cli.views.errors import near_miss, some_of
 
 _ASK_TIMEOUT_S = 2.0
@@ -18,12 +18,6 @@ class JobUnknown(EasyScaleError):
     """Raised when no job of that name is where the person looks for it."""
 
     code = "job_unknown"
-
-
-class NodeUnknown(EasyScaleError):
-    """Raised when a job has no such node, or the node no such slot."""
-
-    code = "node_unknown"
 
 
 @contextlib.contextmanager

@@ -16,7 +16,16 @@ from easyscale.rendezvous.endpoints import EtcdSettings, parse_endpoints
 from easyscale.rendezvous.keys import ROOT, JobKeys, job_of
 from easyscale.rendezvous.store import Put, Store
 from easyscale.rendezvous.view import JobView
-from easyscale_cli.connection import Events, Offered, OnlyAtTheAgent
+from easyscale_cli.connection import (
+    Events,
+    Listening,
+    Offered,
+    OnlyAtTheAgent,
+    Story,
+    story_of,
+    with_own_slots,
+)
+from easyscale_cli.roads import Road, remote_roads
 
 _CONNECT_TIMEOUT_S = 5.0
 _CALL_TIMEOUT_S = 5.0
@@ -37,10 +46,17 @@ class StoredJob:
         self._view = JobView.of(stored, self._keys, before=self._view)
         reason = self._view.unreadable.get(self._keys.job)
         if reason is not None:
+        self._me = secrets.token_hex(4)
+        self._listening = Listening(self.roads)
+        #: The agent that answered for the job last.
+        self._spoke: Road | None = None
+        self._known: Sequence[Road] = ()
             raise FormatError(
                 f"job {self.id!r} cannot be read: {reason}",
                 hint="pip install -U easyscale-torch; the job is untouched",
             )
+        if (entry := stored.get(self._keys.job)) is not None:
+            refuse_other_format(self.id, entry.value, source=entry.key, is_running=False)
         return self._view
 
     def glance(self, *, watches: bool = False) -> Glance:
@@ -58,6 +74,29 @@ class StoredJob:
         with suppress(OutcomeUnknown):
             self._store.transact([], [Put(key, encode(wish))], timeout_s=_CALL_TIMEOUT_S)
         return wish_id
+    def closely(self, *, watches: bool = False) -> Glance:
+        """By an agent that can be reached; what is recorded stands where none can."""
+        if self._spoke is not None:
+            try:
+                return self._seen_by(self._spoke, watches=watches)
+            except AgentSilent:
+                self._spoke = None
+        for road in self.roads():
+            try:
+                glance = self._seen_by(road, watches=watches)
+            except AgentSilent:
+                continue
+            self._spoke = road
+            return glance
+        return self.glance(watches=watches)
+
+    def _seen_by(self, road: Road, *, watches: bool) -> Glance:
+        arguments = {"watcher": self._me} if watches else {}
+        glance = msgspec.convert(road.ask("status", arguments), Glance)
+        if glance.closing is not None or len({slot.node for slot in glance.status.slots}) <= 1:
+            return glance
+        return with_own_slots(glance, [each for each in self._known if each.node != road.node])
+
 
     def standing(self, wish_id: str) -> Wish | None:
         return self.view().wishes.get(wish_id)
@@ -81,12 +120,16 @@ class StoredJob:
         del node, word, by
         return None
 
-    def _only_there(self, command: str) -> OnlyAtTheAgent:
-        nodes = sorted(self._view.nodes or self.view().nodes)
-        where = f"on {nodes[0]}: " if nodes else ""
+    def _only_there(self, command: str, silence: AgentSilent) -> OnlyAtTheAgent:
+        nodes = sorted(self._view.nodes)
+        if not nodes:
+            return OnlyAtTheAgent(
+                f"what happened in job {self.id!r} is told by its agents, and all have ended",
+                hint=f"easyscale status {self.id} --once, and the logs on its nodes",
+            )
         return OnlyAtTheAgent(
-            f"what happened in job {self.id!r} is told by its agents, and none is on this machine",
-            hint=f"{where}easyscale {command} {self.id}",
+            f"what happened in job {self.id!r} is told by its agents; {silence.message}",
+            hint=f"on {nodes[0]}: easyscale {command} {self.id}",
         )
 
 

@@ -31,9 +31,9 @@ def command(job: str | None, *, once: bool, story: bool, **asked: Any) -> int:
             else:
                 output.show(story_lines(told, cells=output.cells, glyphs=output.glyphs, zone=None))
         elif output.as_json:
-            output.say(status_json(it.glance().status))
+            output.say(status_json(it.closely().status))
         elif once or not output.look.is_terminal:
-            output.show(status_lines(it.glance().status, window_of(output, has_keys=False)))
+            output.show(status_lines(it.closely().status, window_of(output, has_keys=False)))
         else:
             return watch(it, output)
     return 0

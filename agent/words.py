@@ -1,5 +1,6 @@
 """How reasons name workers, ranks and numbers: the same words in stream, log, status and JSON."""
 
+import signal
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -32,6 +33,14 @@ def ranks(held: Iterable[int]) -> str:
     ]
     spans = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
     return f"rank{'s' if len(values) > 1 else ''} {spans}"
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM`; a number that has no name is told as such."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def count(number: int, noun: str) -> str:

@@ -57,7 +57,8 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     job: str
     event: EventKind
-    step: int
+    #: None in a job whose steps nobody knows: one without logical workers.
+    step: int | None
     era: int
     generation: int
     reason: str
@@ -96,7 +97,8 @@ class FirstCause(msgspec.Struct, frozen=True, kw_only=True):
     #: `ValueError: target 11 is out of bounds`, or `killed by SIGKILL: out of memory on node b`.
     headline: str
     rank: int | None
-    step: int
+    #: None where the rank is that of a process, whose steps nobody knows.
+    step: int | None
     node: str
     slot: str
     pid: int | None
@@ -121,7 +123,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     finished: bool
-    step: int
+    step: int | None
     epochs: int | None
     elapsed_s: float
     exit_code: int

@@ -83,6 +83,51 @@ class SecondsOrNever(click.ParamType[float | None]):
         return seconds
 
 
+class RendezvousConf(NamedTuple):
+    """`--rdzv-conf`: what of it means something here."""
+
+    join_timeout_s: float = 600.0
+    last_call_s: float = 3.0
+
+
+#: Keys of torchrun's backends that steer what is not there: its store, its heartbeats, its polls.
+_IDLE_CONF = frozenset(
+    {
+        "is_host", "store_type", "read_timeout", "close_timeout", "heartbeat_timeout",
+        "keep_alive_interval", "keep_alive_max_attempt", "timeout",
+    }
+)  # fmt: skip
+_CONF_OPTIONS = {"cacert": "--etcd-ca", "ssl_cert": "--etcd-cert", "ssl_cert_key": "--etcd-key"}
+_CONF_OPTIONS |= {"ca_cert": "--etcd-ca", "cert": "--etcd-cert", "key": "--etcd-key"}
+
+
+def read_rendezvous_conf(text: str) -> tuple[RendezvousConf, tuple[str, ...]]:
+    """Read `k=v,k=v`; gives the lines for keys without effect, raises UsageError for unknown."""
+    known = {"join_timeout": "join_timeout_s", "last_call_timeout": "last_call_s"}
+    conf = RendezvousConf()
+    notes = []
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(f"--rdzv-conf {text}: {word} is not KEY=VALUE")
+        if key in known:
+            if not value.replace(".", "", 1).isdecimal():
+                raise UsageError(f"--rdzv-conf {word}: {value} is not a number of seconds")
+            conf = conf._replace(**{known[key]: float(value)})
+        elif key in _CONF_OPTIONS:
+            raise UsageError(
+                f"--rdzv-conf {word}: certificates have options of their own",
+                hint=f"{_CONF_OPTIONS[key]} {value}",
+            )
+        elif key in _IDLE_CONF:
+            notes.append(f"--rdzv-conf {key} has no effect here")
+        else:
+            raise UsageError(
+                f"--rdzv-conf {word}: {key} is no key", hint="--rdzv-conf join_timeout=600"
+            )
+    return conf, tuple(notes)
+
+
 def parse_layout(text: str | None, logical_workers: int) -> tuple[tuple[LogicalRank, ...], ...]:
     """Read `0,2|1,3`: slots are parted by bars; every logical rank stands exactly once."""
     if not text:

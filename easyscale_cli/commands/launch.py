@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from easyscale.agent.settings import LaunchSettings, StoreSettings
+from easyscale.agent.plain.settings import PlainSettings
+from easyscale.agent.settings import LaunchSettings, StoreSettings, Timeouts
 from easyscale.errors import UsageError
 from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism
@@ -25,15 +26,28 @@ from easyscale_cli.parameters import (
     SnapshotPeriod,
     SnapshotPeriodType,
     parse_layout,
+    read_rendezvous_conf,
 )
+from easyscale_cli.torchrun_flags import check_flags
 from easyscale_cli.views.errors import near_miss
-from easyscale_cli.views.help import PageCommand
-from easyscale_cli.views.launch_help import LAUNCH_PAGE
+from easyscale_cli.views.help import PageCommand, page_text
+from easyscale_cli.views.launch_help import LAUNCH_PAGE, full_page
 
 _DEFAULT_SNAPSHOT_PERIOD_S = 300.0
+_DEFAULT_GRACE_S = 30.0
 #: What torchrun takes for its c10d where no port is given.
 _C10D_PORT = 29400
+#: What nodes call their job when nobody names it and nobody else can come to their etcd.
+_NAMELESS = "none"
 _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
+
+
+def show_all_help(context: click.Context, option: click.Parameter, value: object) -> None:
+    """Print the long page and end, before anything else is read."""
+    del option
+    if value and not context.resilient_parsing:
+        click.echo(page_text(full_page()))
+        context.exit()
 
 
 @click.command(
@@ -43,6 +57,8 @@ _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
         "allow_interspersed_args": False,
         "ignore_unknown_options": False,
         "help_option_names": ["-h", "--help"],
+        # torchrun takes both, --nproc_per_node too.
+        "token_normalize_func": lambda token: token.replace("_", "-"),
     },
     options_metavar="[OPTIONS]",
 )
@@ -51,13 +67,14 @@ _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 @option("--devices-file", default="", help="A file that says so, and is followed.")
 @option("--nproc-per-node", help="The same in torchrun's words: a number, gpu, cpu or auto.")
 @option("--standalone", is_flag=True, help="One machine, own etcd, nothing else to start.")
-@option("--max-restarts", type=click.IntRange(min=0), default=3, show_default=True)
+@option("--max-restarts", type=click.IntRange(min=0), help="Failures borne [0, elastic 3].")
 @option("--etcd", "--rdzv-endpoint", help="etcd v3 servers, HOST:PORT,...")
 @option(
     "--rdzv-backend",
     type=click.Choice(["c10d", "etcd", "etcd-v2", "static"]),
     help="Who serves that etcd.",
 )
+@option("--rdzv-conf", help="join_timeout=600,last_call_timeout=3: seconds.")
 @option("--job-id", "--rdzv-id", help="The job; the same name goes on with it.")
 @option("--node-name", help="This node [host name].")
 @option("--local-addr", default="", help="What others are told to connect to.")
@@ -65,7 +82,11 @@ _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 @option("--etcd-cert", type=click.Path(dir_okay=False), default="")
 @option("--etcd-key", type=click.Path(dir_okay=False), default="")
 @option("--etcd-user", default="")
+@option("--node-rank", type=int, help="This node's number, where nodes do not meet.")
+@option("--master-addr", help="Where rank 0 is then.")
+@option("--master-port", type=click.IntRange(1, 65535), help="And its port.")
 @option("--logical-workers", type=int, help="Shares of each step; N decides the bits.")
+@option("--packed", is_flag=True, help="An unmodified DDP script: N ranks on the slots there are.")
 @option(
     "--determinism", type=click.Choice([str(level) for level in Determinism]), default="same-kind"
 )
@@ -74,7 +95,9 @@ _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 @option("--threads-per-worker", type=click.IntRange(min=1), default=1, show_default=True)
 @option("--partials", type=click.Choice(["device", "host"]), default="device", show_default=True)
 @option("--hang-timeout", type=click.FloatRange(min=1.0), help="Seconds [from the step time].")
-@option("--grace", type=click.FloatRange(min=0.0), default=30.0, show_default=True)
+@option("--grace", type=click.FloatRange(min=0.0), help="From SIGTERM to a hard end [30].")
+@option("--shutdown-timeout", type=click.IntRange(min=0), help="The same in torchrun's words.")
+@option("--signals-to-handle", help="Signals that end the job here.")
 @option("--takeover-after", type=SecondsOrNever(), default="60", show_default=True)
 @option("--standby", is_flag=True, help="Keep one started process more for a joiner.")
 @option("--preload", default="", help="Modules to import once per node, before the fork.")
@@ -82,6 +105,11 @@ _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 @option("--snapshot-dir", help="Where [runs/JOB].")
 @option("--snapshot-keep", type=click.IntRange(min=1), default=3, show_default=True)
 @option("--log-dir", help="Every worker's raw output [runs/JOB/logs].")
+@option("--redirects", "-r", help="Streams that go to files only: 0-3, or RANK:0-3,...")
+@option("--tee", "-t", help="Streams that go to files too.")
+@option("--local-ranks-filter", help="The local ranks that the console shows.")
+@option("--duplicate-stdout-filters", hidden=True)
+@option("--duplicate-stderr-filters", hidden=True)
 @option(
     "--progress",
     type=click.Choice(["auto", "live", "plain", "none"]),
@@ -93,6 +121,24 @@ _HOST_NAME_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 @option("--ascii", "use_ascii", is_flag=True, help="Marks from ASCII only.")
 @option("--json", "as_json", is_flag=True, help="One JSON object per event on standard output.")
 @option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module, as python -m.")
+@option("--no-python", is_flag=True, help="SCRIPT is a program, not python's.")
+@option("--run-path", is_flag=True, help="SCRIPT is run by runpy.")
+@option("--role", hidden=True)
+@option("--virtual-local-rank", is_flag=True, hidden=True)
+@option("--monitor-interval", type=float, hidden=True)
+@option("--start-method", type=click.Choice(["spawn", "fork", "forkserver"]), hidden=True)
+@option("--event-log-handler", hidden=True)
+@option("--logs-specs", hidden=True)
+@option("--numa-binding", hidden=True)
+@click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    hidden=True,
+    expose_value=False,
+    callback=show_all_help,
+    help="This page, and what becomes of each flag of torchrun.",
+)
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -103,12 +149,23 @@ def command(
     settings, notes = read_settings(
         script, arguments, asked=asked, environ=os.environ, own_words=_own_words(context.command)
     )
+    if isinstance(settings, PlainSettings):
+        from easyscale.agent.plain.driver import launch as launch_plain
+        from easyscale_cli.plain_launch import writers
+
+        audience = _open_writer(asked, role=settings.role, tags=writers(settings) > 1)
+        return launch_plain(settings, audience, notes=notes)
     from easyscale.agent.driver import launch
 
-    return launch(settings, _open_writer(asked), notes=notes)
+    return launch(settings, _open_writer(asked, tags=not _is_one_slot(settings)), notes=notes)
 
 
-def _open_writer(asked: Mapping[str, Any]) -> Audience:
+def _is_one_slot(settings: LaunchSettings) -> bool:
+    """Whether no more than one worker of this node can ever write."""
+    return settings.devices == "cpu:1" and not settings.devices_file
+
+
+def _open_writer(asked: Mapping[str, Any], *, role: str = "", tags: bool = True) -> Audience:
     from easyscale_cli.views.stage import ProgressChoice, StageSettings
     from easyscale_cli.views.style import ColorChoice
     from easyscale_cli.views.writer import LaunchWriter, look_of
@@ -125,6 +182,9 @@ def _open_writer(asked: Mapping[str, Any]) -> Audience:
         progress=ProgressChoice(asked["progress"]),
         progress_every_s=asked["progress_every"],
         json=asked["as_json"],
+        tags=tags,
+        role=role,
+        keys=("ctrl-c ends it",) if role else ("ctrl-c drain",),
     )
     return LaunchWriter(settings)
 
@@ -136,32 +196,81 @@ def read_settings(
     asked: Mapping[str, Any],
     environ: Mapping[str, str],
     own_words: frozenset[str] = frozenset(),
-) -> tuple[LaunchSettings, tuple[str, ...]]:
+) -> tuple[LaunchSettings | PlainSettings, tuple[str, ...]]:
     """Turn a command line into settings and the lines that say what was read in an unusual way.
 
     Raises UsageError with the value that cannot be meant and one thing to try.
     """
     after = split_script_arguments(arguments)
     logical_workers = after.logical_workers or asked["logical_workers"]
-    if logical_workers is None:
-        hint = "--logical-workers N, with N at least the number of devices"
-        if any(word.partition("=")[0] == "--logical-workers" for word in after.rest):
-            hint = f"--logical-workers N before {script} or directly after it"
-        raise UsageError(
-            "launch needs to know the job's logical workers: they decide its bits", hint=hint
-        )
-    if logical_workers < 1:
+    if logical_workers is not None and logical_workers < 1:
         raise UsageError(
             f"--logical-workers {logical_workers}: a job has at least 1", hint="--logical-workers 1"
         )
+    if asked["packed"] and logical_workers is None:
+        raise UsageError("--packed needs the number of ranks", hint="--packed --logical-workers N")
+    is_plain = asked["packed"] or logical_workers is None
+    notes = (*check_flags(asked, is_plain=is_plain), *_notes(script, after.rest, own_words))
+    if not (asked["is_module"] or asked["no_python"]):
+        check_script(script)
+    if is_plain:
+        after = ScriptArguments(logical_workers, after.rest)
+        settings, further = _read_plain(script, after, asked=asked, environ=environ)
+        return settings, (*notes, *further)
+    after = ScriptArguments(logical_workers, after.rest)
+    return _read_elastic(script, after, asked=asked, environ=environ), notes
+
+
+def _read_plain(
+    script: str, after: "ScriptArguments", *, asked: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[PlainSettings, tuple[str, ...]]:
+    from easyscale_cli.plain_launch import Shared, nodes_of, read_plain_settings, static_place
+
+    nodes = nodes_of(asked)
+    is_static = static_place(asked, nodes, workers=after.logical_workers) is not None
+    store = StoreSettings()
+    if nodes.most != 1 and not is_static:  # one node has nobody to meet, whatever is said of where
+        store = _store(asked, nodes=nodes, password=_password(environ))
+        if not store.endpoints:
+            raise UsageError("several nodes need an etcd to meet at", hint="--etcd HOST:2379")
+    shared = Shared(
+        job_id=asked["job_id"] or _plain_job_id(script, asked, nodes, is_static=is_static),
+        node_name=asked["node_name"] or _host_name(environ),
+        store=store,
+        logical_workers=after.logical_workers,
+        arguments=after.rest,
+    )
+    return read_plain_settings(script, shared, asked=asked, environ=environ)
+
+
+def _plain_job_id(
+    script: str, asked: Mapping[str, Any], nodes: NodeRange, *, is_static: bool
+) -> str:
+    """A new name, or the one by which nodes that meet at an etcd of their own find each other."""
+    if is_static:
+        return _NAMELESS
+    if nodes.most == 1:
+        return _new_job_id(script)
+    if asked["rdzv_backend"] != "c10d":
+        raise UsageError(
+            "nodes of a job find each other by its name", hint="--rdzv-id NAME, the same on each"
+        )
+    return _NAMELESS
+
+
+def _read_elastic(
+    script: str, after: "ScriptArguments", *, asked: Mapping[str, Any], environ: Mapping[str, str]
+) -> LaunchSettings:
+    logical_workers = after.logical_workers
+    assert logical_workers is not None
     target = ScriptTarget.of(script, is_module=asked["is_module"], arguments=after.rest)
-    if not asked["is_module"]:
-        _check_script(script)
-    job_id = check_name(asked["job_id"] or _new_job_id(target), what="job id")
+    job_id = check_name(asked["job_id"] or _new_job_id(target.name), what="job id")
     run_dir = Path("runs") / job_id
     nodes = asked["nodes"] or NodeRange(1, None)
     period = asked["snapshot_every"] or SnapshotPeriod(None, _DEFAULT_SNAPSHOT_PERIOD_S)
-    settings = LaunchSettings(
+    conf, _ = read_rendezvous_conf(asked["rdzv_conf"] or "")
+    graces = [asked["shutdown_timeout"], asked["grace"], _DEFAULT_GRACE_S]
+    return LaunchSettings(
         job_id=job_id,
         node_name=check_name(asked["node_name"] or _host_name(environ), what="node name"),
         node_is_chosen=asked["node_name"] is not None,
@@ -174,7 +283,7 @@ def read_settings(
         layout=parse_layout(asked["layout"], logical_workers),
         devices=_devices(asked),
         devices_file=asked["devices_file"],
-        store=_store(asked, nodes=nodes, password=environ.get("EASYSCALE_ETCD_PASSWORD", "")),
+        store=_store(asked, nodes=nodes, password=_password(environ)),
         local_address=asked["local_addr"],
         seed=asked["seed"],
         threads_per_worker=asked["threads_per_worker"],
@@ -182,17 +291,21 @@ def read_settings(
         partials=asked["partials"],
         preload=tuple(filter(None, asked["preload"].split(","))),
         standby=asked["standby"],
-        max_restarts=asked["max_restarts"],
+        max_restarts=3 if asked["max_restarts"] is None else asked["max_restarts"],
         hang_timeout_s=asked["hang_timeout"],
         takeover_after_s=asked["takeover_after"],
-        grace_s=asked["grace"],
+        grace_s=next(float(each) for each in graces if each is not None),
         snapshot_dir=asked["snapshot_dir"] or str(run_dir),
         snapshot_every_steps=period.steps,
         snapshot_every_s=period.seconds,
         snapshot_keep=asked["snapshot_keep"],
         log_dir=asked["log_dir"] or str(run_dir / "logs"),
+        timeouts=Timeouts(meeting_timeout_s=conf.join_timeout_s),
     )
-    return settings, _notes(script, after.rest, own_words)
+
+
+def _password(environ: Mapping[str, str]) -> str:
+    return environ.get("EASYSCALE_ETCD_PASSWORD", "")
 
 
 class ScriptArguments(NamedTuple):
@@ -237,7 +350,8 @@ def _own_words(command: click.Command) -> frozenset[str]:
     return frozenset(name for name in names if name.startswith("--"))
 
 
-def _check_script(script: str) -> None:
+def check_script(script: str) -> None:
+    """Raise UsageError where there is no such script, with one that there is."""
     path = Path(script)
     if path.is_file():
         if not os.access(path, os.R_OK):
@@ -322,8 +436,10 @@ def _serve_at(asked: Mapping[str, Any], endpoints: Sequence[str]) -> str:
     return str(parse_endpoint(endpoints[0], default_port=_C10D_PORT))
 
 
-def _new_job_id(target: ScriptTarget) -> str:
-    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(target.name).stem)
+def _new_job_id(script: str) -> str:
+    stem = "".join(
+        c if (c.isascii() and c.isalnum()) or c in "-_" else "-" for c in Path(script).stem
+    )
     return f"{stem[:40] or 'job'}-{secrets.token_hex(3)}"
 
 

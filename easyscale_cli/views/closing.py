@@ -68,9 +68,8 @@ def summary_lines(summary: Summary, page: Page) -> list[Line]:
 
 def _outcome(summary: Summary, page: Page) -> list[Line]:
     epochs = "" if summary.epochs is None else f", {numbers.counted(summary.epochs, 'epoch')}"
-    passed = (
-        f"{numbers.counted(summary.step, 'step')}{epochs} in {numbers.duration(summary.elapsed_s)}"
-    )
+    steps = "" if summary.step is None else f"{numbers.counted(summary.step, 'step')}{epochs} "
+    passed = f"{steps}in {numbers.duration(summary.elapsed_s)}"
     verb = Span("Finished", Role.GOOD) if summary.finished else Span("Drained")
     code = summary.exit_code
     rows = [
@@ -202,8 +201,8 @@ def _headline(cause: FirstCause, page: Page) -> list[Line]:
     text = page.glyphs.prose(cause.headline)
     mark = line("  ", Span(page.glyphs.failed, Role.FAILED), " ")
     rows = [
-        line(Span(f"logical rank {cause.rank}", Role.NAME)) if cause.rank is not None else (),
-        line(Span(f"step {numbers.count(cause.step)}", Role.NAME)),
+        line(Span(_rank(cause), Role.NAME)) if cause.rank is not None else (),
+        () if cause.step is None else line(Span(f"step {numbers.count(cause.step)}", Role.NAME)),
         line("node ", Span(page.glyphs.name(cause.node), Role.NAME)) if cause.node else (),
         line("slot ", Span(page.glyphs.name(cause.slot), Role.NAME)) if cause.slot else (),
         line(f"pid {cause.pid}") if cause.pid is not None else (),
@@ -212,6 +211,11 @@ def _headline(cause: FirstCause, page: Page) -> list[Line]:
     told = facts([row for row in rows if row], page.cells - _INDENT, page.glyphs)
     headline = wrap(line(Span(text, Role.FAILED_NAME)), page.cells - _INDENT)
     return [*hang(mark, headline), *hang(blank(_INDENT), told)]
+
+
+def _rank(cause: FirstCause) -> str:
+    """A process's rank changes with the world; a logical one is the job's."""
+    return f"rank {cause.rank}" if cause.step is None else f"logical rank {cause.rank}"
 
 
 def _source(cause: FirstCause, page: Page) -> list[Line]:
@@ -252,7 +256,7 @@ def _story(cause: FirstCause, page: Page) -> list[Line]:
     others = numbers.counted(cause.victims, "other worker")
     victims = f"{others}, stopped by us; none failed by itself" if cause.victims else ""
     same = ""
-    if cause.log and cause.rank is not None:
+    if cause.log and cause.rank is not None and cause.step is not None:
         same = f"easyscale logs {cause.job} --rank {cause.rank}   the same from any node"
     rows = [
         *_told("why ended", [line(page.glyphs.prose(cause.why_ended))], page),

@@ -77,7 +77,8 @@ class _Told:
 
     @property
     def step(self) -> str:
-        return f"step {numbers.count(self.event.step)}"
+        step = self.event.step
+        return "" if step is None else f"step {numbers.count(step)}"
 
     @property
     def generation(self) -> str:
@@ -201,7 +202,8 @@ def _lost(told: _Told) -> list[str]:
     elif slots is not None:
         who += f", {numbers.counted(slots, 'slot')}"
     again = " again" if told.holds("again") else ""
-    at = f"{told.step}, {numbers.rank_phrase(ranks)}{again}" if ranks else told.step
+    held = f"{numbers.rank_phrase(ranks)}{again}" if ranks else ""
+    at = ", ".join(filter(None, [told.step, held]))
     used, limit = told.whole("restarts"), told.whole("restarts_limit")
     return [
         who,

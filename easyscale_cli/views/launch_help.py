@@ -1,5 +1,8 @@
 """The help page of `easyscale launch`: what a person decides, in that order."""
 
+from dataclasses import replace
+
+from easyscale_cli.torchrun_flags import FLAGS, Flag, told
 from easyscale_cli.views.help import Entry, Example, Group, Note, Page
 
 LAUNCH_PAGE = Page(
@@ -26,6 +29,7 @@ LAUNCH_PAGE = Page(
                     "[0, elastic 3]",
                 ),
                 Entry("-m, --module", "SCRIPT is a module, as python -m"),
+                Entry("--no-python, --run-path", "SCRIPT is a program; is run by runpy"),
             ),
         ),
         Group(
@@ -46,6 +50,14 @@ LAUNCH_PAGE = Page(
                 ),
                 Entry("--node-name NAME", "this node [host name]"),
                 Entry(
+                    "--node-rank N, --master-addr HOST, --master-port PORT",
+                    "plain nodes that do not meet: each is told its number",
+                ),
+                Entry(
+                    "--rdzv-conf KEY=SECONDS,...",
+                    "join_timeout: wait for the least nodes [600]; last_call_timeout: for more [3]",
+                ),
+                Entry(
                     "--local-addr HOST",
                     "what others are told to connect to [own end of the connection to etcd]",
                 ),
@@ -64,6 +76,7 @@ LAUNCH_PAGE = Page(
                     "shares of each step; N decides the bits, devices do not. Without it: plain "
                     "torchrun",
                 ),
+                Entry("--packed", "an unmodified DDP script, N ranks on the slots there are"),
                 Entry(
                     "--determinism same-kind|heterogeneous",
                     "keep bits on one kind of device (D1), or on mixed kinds (D2) [same-kind]",
@@ -84,7 +97,13 @@ LAUNCH_PAGE = Page(
                     "--hang-timeout SECONDS",
                     "kill a silent worker after this [from step time]",
                 ),
-                Entry("--grace SECONDS", "from SIGTERM to a hard end [30]"),
+                Entry(
+                    "--grace SECONDS, --shutdown-timeout SECONDS", "from SIGTERM to a hard end [30]"
+                ),
+                Entry(
+                    "--signals-to-handle NAME,...",
+                    "that end a plain job here [SIGTERM,SIGINT,SIGHUP,SIGQUIT]",
+                ),
                 Entry(
                     "--takeover-after SECONDS|never",
                     "when all workers are silent, restore elsewhere [60]",
@@ -105,6 +124,14 @@ LAUNCH_PAGE = Page(
             "",
             (
                 Entry("--log-dir DIR", "every worker's raw output [runs/JOB/logs]"),
+                Entry(
+                    "-t, --tee / -r, --redirects 0-3|RANK:N,...",
+                    "plain: streams to files too, or only",
+                ),
+                Entry(
+                    "--local-ranks-filter N,...",
+                    "plain: whose lines the console shows [all]",
+                ),
                 Entry("--progress auto|live|plain|none", "live on a terminal, else plain [auto]"),
                 Entry("--progress-every SECONDS", "between two progress lines of plain [30]"),
                 Entry("--color auto|always|never", "colours; NO_COLOR and FORCE_COLOR too [auto]"),
@@ -114,6 +141,10 @@ LAUNCH_PAGE = Page(
         ),
     ),
     notes=(
+        Note(
+            "Also accepted, as torchrun",
+            (f"easyscale launch --help-all: what becomes of each of its {len(FLAGS)} flags",),
+        ),
         Note(
             "Environment",
             ("EASYSCALE_<OPTION>, then PET_<OPTION>; the command line wins",),
@@ -147,5 +178,24 @@ LAUNCH_PAGE = Page(
                 "    --logical-workers 64 train.py",
             ),
         ),
+        Example(
+            "A torchrun line, unchanged (here on node 1)",
+            (
+                "easyscale launch --nnodes 2 --node-rank 1 \\",
+                "    --master-addr a --nproc-per-node 8 ddp.py",
+            ),
+        ),
     ),
 )
+
+
+def full_page() -> Page:
+    """The page of `--help-all`: each flag of torchrun with what becomes of it."""
+    rows = tuple(Entry(flag.name, _becomes(flag)) for flag in FLAGS)
+    torchrun = Group("Every flag of torchrun", "what becomes of it here", rows)
+    return replace(LAUNCH_PAGE, groups=(*LAUNCH_PAGE.groups, torchrun))
+
+
+def _becomes(flag: Flag) -> str:
+    plain, elastic = told(flag.plain), told(flag.elastic)
+    return plain if plain == elastic else f"plain: {plain}\nelastic: {elastic}"

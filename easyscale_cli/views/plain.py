@@ -26,6 +26,7 @@ _PLACE: Final = (
     "signal",
 )
 _OUTCOME: Final = ("pause_s", "steps_lost", "workers_kept", "ranks_moved", "digest")
+_OF_STEPS: Final = frozenset({"paused_s", "longest_pause_s", "steps_lost"})
 _BARE: Final = re.compile(r"[^\s\"=\\]+")
 
 
@@ -72,6 +73,8 @@ def heading_line(at: str, job: str, told: Mapping[str, Fact], *, version: str) -
 def summary_line(at: str, summary: Summary, event: JobEvent | None) -> str:
     """The closing facts of a job, on the line of the event that ended it where there was one."""
     told = {key: value for key, value in summary_fields(summary).items() if value not in {None, ""}}
+    if summary.step is None:  # without steps none are lost, and nothing is known of pauses
+        told = {key: value for key, value in told.items() if key not in _OF_STEPS}
     if event is not None:
         return event_line(msgspec.structs.replace(event, facts={**event.facts, **told}))
     kind = EventKind.FINISHED if summary.finished else EventKind.DRAINED

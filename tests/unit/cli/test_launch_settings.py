@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
+from easyscale.agent.plain.settings import Entry, PlainSettings, StaticPlace, Std
 from easyscale.agent.settings import LaunchSettings
 from easyscale.errors import UsageError
 from easyscale_cli.commands.launch import command, read_settings, split_script_arguments
@@ -13,12 +14,20 @@ ENVIRON = {"HOME": "/home/someone"}
 
 
 def settings_of(*words: str, environ: dict[str, str] | None = None) -> LaunchSettings:
-    return settings_and_notes(*words, environ=environ)[0]
+    settings = settings_and_notes(*words, environ=environ)[0]
+    assert isinstance(settings, LaunchSettings)
+    return settings
+
+
+def plain_of(*words: str, environ: dict[str, str] | None = None) -> PlainSettings:
+    settings = settings_and_notes(*words, environ=environ)[0]
+    assert isinstance(settings, PlainSettings)
+    return settings
 
 
 def settings_and_notes(
     *words: str, environ: dict[str, str] | None = None
-) -> tuple[LaunchSettings, tuple[str, ...]]:
+) -> tuple[LaunchSettings | PlainSettings, tuple[str, ...]]:
     context = command.make_context("launch", list(words))
     asked = dict(context.params)
     script, arguments = asked.pop("script"), asked.pop("arguments")
@@ -56,14 +65,16 @@ def test_logical_workers_may_stand_directly_after_the_script(script: str) -> Non
     assert settings.script.arguments == ("--lr", "0.1")
 
 
-def test_logical_workers_behind_the_scripts_words_are_told_their_place(script: str) -> None:
-    with pytest.raises(UsageError, match="needs to know") as caught:
-        settings_of(script, "--lr", "0.1", "--logical-workers", "16")
-    assert caught.value.hint.startswith(f"--logical-workers N before {script} or directly after it")
+def test_logical_workers_behind_the_scripts_words_are_its_own_and_that_is_said(script: str) -> None:
+    settings, notes = settings_and_notes(script, "--lr", "0.1", "--logical-workers", "16")
+    assert isinstance(settings, PlainSettings)
+    assert settings.arguments == ("--lr", "0.1", "--logical-workers", "16")
+    assert notes == ("what stands after train.py belongs to it, --logical-workers too",)
 
 
 def test_every_other_word_after_the_script_is_the_scripts_and_ours_are_named(script: str) -> None:
     settings, notes = settings_and_notes("--logical-workers", "4", script, "--lr", "1", "--seed=3")
+    assert isinstance(settings, LaunchSettings)
     assert settings.script.arguments == ("--lr", "1", "--seed=3")
     assert settings.seed is None
     assert notes == ("what stands after train.py belongs to it, --seed=3 too",)
@@ -135,7 +146,26 @@ def test_the_password_comes_only_from_the_environment(script: str) -> None:
     ("words", "fact"),
     (
         (["--logical-workers", "0"], "--logical-workers 0: a job has at least 1"),
-        ([], "launch needs to know the job's logical workers"),
+        (["--logical-workers", "2", "--node-rank", "1"], "--node-rank is refused"),
+        (["--logical-workers", "2", "--no-python"], "--no-python is refused"),
+        (["--numa-binding", "node"], "--numa-binding is refused: workers are"),
+        (["--logs-specs", "mine"], "--logs-specs is refused: its plugins need torch"),
+        (["--packed"], "--packed needs the number of ranks"),
+        (["--nnodes", "1:2"], "several nodes need an etcd"),
+        (["--nnodes", "2", "--etcd", "e:1"], "nodes of a job find each other by its name"),
+        (["--nnodes", "2", "--rdzv-id", "j"], "2 nodes need an etcd"),
+        (["--nnodes", "1:2", "--node-rank", "1"], "told their ranks cannot come and go"),
+        (["--nnodes", "2", "--node-rank", "2"], "the ranks of 2 nodes are 0 to 1"),
+        (
+            ["--nnodes", "2", "--node-rank", "1", "--max-restarts", "1"],
+            "nodes that do not meet cannot begin again",
+        ),
+        (["--no-python", "-m"], "--no-python and --module contradict"),
+        (["--nproc-per-node", "xpu"], "the forms are a number, auto, gpu or cpu"),
+        (["--nproc-per-node", "0"], "the forms are a number, auto, gpu or cpu"),
+        (["--local-ranks-filter", "a"], "not numbers with commas"),
+        (["--rdzv-conf", "joint_timeout=3"], "joint_timeout is no key"),
+        (["--signals-to-handle", "SIGNO"], "SIGNO is no signal"),
         (["--logical-workers", "2", "--nnodes", "4:2"], "the minimum 4 is above the maximum 2"),
         (["--logical-workers", "2", "--nnodes", "2"], "2 nodes need an etcd"),
         (["--logical-workers", "2", "--standalone", "--etcd", "e:1"], "--standalone starts an"),
@@ -183,3 +213,109 @@ def test_a_layout_that_is_no_partition_is_refused(script: str, layout: str) -> N
     with pytest.raises(UsageError, match="not each of the ranks 0 to 3 just once") as caught:
         settings_of("--layout", layout, "--logical-workers", "4", script)
     assert caught.value.hint == "--layout '0,1|2,3'"
+
+
+# --- without easyscale.init ----------------------------------------------------------------------
+
+
+def test_without_logical_workers_the_defaults_are_torchruns(script: str) -> None:
+    settings = plain_of(script, "--lr", "0.1")
+    assert (settings.entry, settings.arguments) == (Entry.PYTHON, ("--lr", "0.1"))
+    assert settings.slots == ("local:0",)
+    assert (settings.max_restarts, settings.role) == (0, "default")
+    assert settings.stop_signals == (15, 2, 1, 3)
+    assert settings.shutdown_timeout_s == 30.0
+    assert not settings.meets
+    assert settings.static is None
+    assert settings.logical_workers is None
+
+
+def test_every_flag_takes_both_spellings_and_its_variable(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(plain_of("--nproc_per_node=3", script).slots) == 3
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "2")
+    monkeypatch.setenv("PET_TEE", "0:3")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "4")
+    settings = plain_of(script)
+    assert (len(settings.slots), settings.max_restarts) == (2, 4)
+    assert settings.logs.tee.of(0) == Std.BOTH
+    assert len(plain_of("--nproc-per-node", "1", script).slots) == 1
+
+
+def test_one_node_meets_nobody_whatever_is_said_of_where(script: str) -> None:
+    words = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", "x")
+    settings = plain_of(*words, script)
+    assert (settings.meets, settings.job_id) == (False, "x")
+    assert not plain_of("--standalone", "--nnodes", "1:4", script).meets
+
+
+def test_nodes_meet_at_an_etcd_of_their_own_without_a_name(script: str) -> None:
+    words = ("--nnodes", "1:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "head")
+    settings = plain_of(*words, "--rdzv-conf", "last_call_timeout=7,is_host=1", script)
+    assert (settings.job_id, settings.meets) == ("none", True)
+    assert settings.store.serve_at == "head:29400"
+    assert (settings.min_nodes, settings.max_nodes, settings.last_call_s) == (1, 4, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    (
+        (
+            ["--nnodes", "2", "--node-rank", "1", "--master-addr", "head"],
+            StaticPlace(nodes=2, node_rank=1, master_addr="head", master_port=29500),
+        ),
+        (
+            ["--nnodes", "2", "--node_rank=0", "--master_addr=h", "--master_port=1234"],
+            StaticPlace(nodes=2, node_rank=0, master_addr="h", master_port=1234),
+        ),
+        (
+            ["--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "h:77"],
+            StaticPlace(nodes=2, node_rank=1, master_addr="h", master_port=77),
+        ),
+        (
+            ["--master-port", "4321"],
+            StaticPlace(nodes=1, node_rank=0, master_addr="127.0.0.1", master_port=4321),
+        ),
+        (["--rdzv-backend", "static"], None),
+        (["--node-rank", "0"], None),
+    ),
+)
+def test_nodes_that_are_told_their_ranks_meet_nobody(
+    script: str, words: list[str], place: StaticPlace | None
+) -> None:
+    settings = plain_of(*words, script)
+    assert settings.static == place
+    assert not settings.meets
+
+
+def test_a_packed_job_has_its_ranks_and_the_slots_they_are_put_on(script: str) -> None:
+    settings = plain_of("--packed", "--devices", "cpu:2", script, "--logical-workers", "5")
+    assert (settings.logical_workers, settings.slots) == (5, ("cpu:0", "cpu:1"))
+    assert settings.slot_environments["cpu:1"] == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_what_has_no_effect_says_so_in_one_line(script: str) -> None:
+    _, notes = settings_and_notes("--monitor-interval", "5", "--start-method", "fork", script)
+    assert notes == (
+        "--monitor-interval has no effect here: ends are seen at once",
+        "--start-method has no effect here: every worker is a program of its own",
+    )
+
+
+def test_a_program_need_not_be_a_file_here(script: str) -> None:
+    assert plain_of("--no-python", "nvidia-smi", "-L").entry is Entry.PROGRAM
+
+
+def test_the_time_to_end_has_torchruns_three_sources(script: str) -> None:
+    assert plain_of("--shutdown-timeout", "5", script).shutdown_timeout_s == 5.0
+    assert plain_of("--grace", "7", script).shutdown_timeout_s == 7.0
+    environ = ENVIRON | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "9"}
+    assert plain_of(script, environ=environ).shutdown_timeout_s == 9.0
+    elastic = settings_of("--shutdown-timeout", "5", "--logical-workers", "2", script)
+    assert elastic.grace_s == 5.0
+
+
+def test_filters_part_at_commas_and_two_commas_are_one(script: str) -> None:
+    settings = plain_of("--duplicate-stdout-filters", "apple,a,,b", script)
+    assert settings.logs.stdout_filters == ("apple", "a,b")

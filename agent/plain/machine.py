@@ -1,0 +1,244 @@
+"""The agent of a plain or packed job as a pure machine: (state, event, now) -> (state, actions).
+
+MEETING -> RUNNING -> MEETING -> ... -> exit
+              |  a failure, another round, the job's end
+           STOPPING -> MEETING or exit
+              |  a signal
+           LEAVING -> exit
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from easyscale.agent.plain import actions, events, lead, leave
+from easyscale.agent.plain.settings import PlainSettings
+from easyscale.agent.plain.state import Now, Phase, State, Turn, Worker
+from easyscale.agent.plain.values import (
+    Member,
+    Report,
+    ReportState,
+    Round,
+    RoundPhase,
+    Sight,
+)
+from easyscale.agent.plain.verdict import first_own_fault
+from easyscale.reports import EventKind
+
+#: After a first failure others that failed by themselves are still heard: one may be the cause.
+_FAULT_WINDOW_S = 0.15
+#: The same where the first one lost its peers: the cause is a failure that is still to be seen.
+_VICTIM_WINDOW_S = 1.0
+#: Who has done its part waits so long for the others' word while the store is away.
+_AWAY_LIMIT_S = 60.0
+
+
+def begin(settings: PlainSettings, incarnation: str, now: Now) -> State:
+    return State(
+        settings=settings,
+        incarnation=incarnation,
+        began_s=now.s,
+        places=settings.slots,
+        quiet_since_s=now.s,
+        short_since_s=now.s,
+    )
+
+
+def step(
+    state: State, event: events.PlainEvent, now: Now
+) -> tuple[State, tuple[actions.PlainAction, ...], str]:
+    turn = Turn(state, now)
+    match event:
+        case events.Met():
+            _meet(turn, event)
+        case events.Seen():
+            _see(turn, event)
+        case events.WorkerStarted():
+            _note_pid(turn, event)
+        case events.WorkerExited():
+            _take_end(turn, event)
+        case events.Signalled():
+            leave.take_signal(turn, event.number)
+        case events.SlotsChanged():
+            turn.set(places=event.places)
+            turn.tell(EventKind.NOTE, event.reason)
+            turn.do(actions.Offer(places=event.places))
+        case events.StoreAway():
+            turn.set(away_since_s=now.s)
+            turn.tell(EventKind.STORE_AWAY, "workers go on, changes wait", endpoint="etcd")
+        case events.StoreBack():
+            turn.set(away_since_s=None)
+            turn.tell(EventKind.STORE_BACK, "nothing lost", endpoint="etcd", away_s=event.silent_s)
+        case events.Ticked():
+            pass
+        case _:
+            assert_never(event)
+    _keep_time(turn)
+    if turn.state.leads:
+        lead.decide(turn)
+    return turn.state, tuple(turn.actions), "; ".join(turn.reasons)
+
+
+def deadline(state: State) -> float | None:
+    """When time alone changes something."""
+    due = [state.fault_due_s, state.kill_s]
+    if state.leads:
+        due.append(lead.due(state))
+    if state.done_s is not None and state.away_since_s is not None:
+        due.append(state.away_since_s + _AWAY_LIMIT_S)
+    if state.phase is Phase.MEETING and state.settings.meets:
+        due.append(state.told_waiting_s + leave.TELL_WAITING_S)
+    return min((at for at in due if at is not None), default=None)
+
+
+# --- meeting -------------------------------------------------------------------------------------
+
+
+def _meet(turn: Turn, event: events.Met) -> None:
+    turn.set(met=True, quiet_since_s=turn.now.s, short_since_s=turn.now.s)
+    state = turn.state
+    if state.settings.meets:
+        turn.tell(
+            EventKind.MET,
+            endpoint=event.store,
+            took_s=event.seconds,
+            node=state.node,
+            slots=len(state.places),
+        )
+
+
+def _see(turn: Turn, event: events.Seen) -> None:
+    state = turn.state
+    before = {(offer.node, offer.incarnation) for offer in state.sight.offers}
+    after = {(offer.node, offer.incarnation) for offer in event.sight.offers}
+    if before != after:
+        turn.set(quiet_since_s=turn.now.s)
+        if len(before) >= state.settings.min_nodes:
+            turn.set(short_since_s=turn.now.s)
+    turn.set(sight=event.sight, leads=event.leads, written_s=None)
+    if event.sight.outcome is not None:
+        leave.take_outcome(turn, event.sight.outcome)
+        return
+    if event.sight.round is not None:
+        _follow(turn, event.sight, event.sight.round)
+
+
+def _follow(turn: Turn, sight: Sight, seen: Round) -> None:
+    """Take part in the round that stands, or leave one that stops."""
+    state = turn.state
+    own = state.round.number if state.round else 0
+    if state.phase is Phase.LEAVING:
+        return
+    if seen.number == own and seen.phase is RoundPhase.STOPPING:
+        if state.phase is Phase.RUNNING or state.done_s is not None:
+            _tell_change(turn, sight, seen)
+            turn.set(round=seen, done_s=None)
+            leave.stop_workers(turn, seen.reason)
+    elif seen.number > own and seen.phase is RoundPhase.RUNNING:
+        member = seen.member(state.node, state.incarnation)
+        if member is not None and state.phase is Phase.MEETING:
+            _start(turn, seen, member)
+
+
+def _tell_change(turn: Turn, sight: Sight, seen: Round) -> None:
+    present = {(offer.node, offer.incarnation) for offer in sight.offers}
+    members = {(member.node, member.incarnation) for member in seen.members}
+    for member in seen.members:
+        if (member.node, member.incarnation) not in present:
+            turn.tell(EventKind.LOST, seen.reason, node=member.node, slots=member.workers)
+    for offer in sight.offers:
+        if (offer.node, offer.incarnation) not in members and offer.node in seen.reason:
+            turn.tell(EventKind.JOINED, seen.reason, node=offer.node, slots=len(offer.places))
+
+
+def _start(turn: Turn, round_: Round, member: Member) -> None:
+    # MEETING -> RUNNING: a round names this node.
+    turn.set(
+        phase=Phase.RUNNING,
+        round=round_,
+        member=member,
+        workers={rank: Worker() for rank in range(member.workers)},
+        faults=(),
+        fault_due_s=None,
+        kill_s=None,
+        done_s=None,
+    )
+    turn.do(actions.StartWorkers(round=round_, member=member))
+    shares = tuple(m.workers for m in round_.members) if len(round_.members) > 1 else None
+    turn.tell(
+        EventKind.STARTED,
+        round_.reason,
+        node=turn.state.node,
+        workers=member.workers,
+        shares=shares,
+        world_size=round_.world_size,
+        restarts=round_.restarts,
+    )
+    turn.because(f"round {round_.number} starts")
+    if not member.workers:
+        leave.all_ended(turn)
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+def _is_present(state: State, round_number: int) -> bool:
+    return state.round is not None and state.round.number == round_number
+
+
+def _note_pid(turn: Turn, event: events.WorkerStarted) -> None:
+    if not _is_present(turn.state, event.round):
+        return
+    worker = replace(turn.state.workers[event.local_rank], pid=event.pid)
+    turn.set(workers={**turn.state.workers, event.local_rank: worker})
+
+
+def _take_end(turn: Turn, event: events.WorkerExited) -> None:
+    state = turn.state
+    if not _is_present(state, event.round):
+        return
+    worker = replace(state.workers[event.local_rank], has_ended=True)
+    turn.set(workers={**state.workers, event.local_rank: worker})
+    if event.fault is not None and state.phase is Phase.RUNNING:
+        turn.set(faults=(*state.faults, event.fault))
+        window_s = _VICTIM_WINDOW_S if event.fault.is_victim else _FAULT_WINDOW_S
+        due_s = turn.now.s + window_s
+        if state.fault_due_s is not None:
+            due_s = min(due_s, state.fault_due_s)
+        turn.set(fault_due_s=due_s)
+        turn.because(f"rank {event.fault.rank} failed: {event.fault.headline}")
+    if not turn.state.running:
+        leave.all_ended(turn)
+
+
+def _keep_time(turn: Turn) -> None:
+    state, now = turn.state, turn.now.s
+    if state.fault_due_s is not None and now >= state.fault_due_s:
+        # RUNNING -> STOPPING: the group is worth nothing without its failed worker.
+        turn.set(fault_due_s=None)
+        if state.running:
+            turn.do(actions.Publish(report=_failed(state)))
+            leave.stop_workers(turn, "a worker failed")
+    if state.kill_s is not None and now >= state.kill_s:
+        turn.set(kill_s=None)
+        turn.do(actions.KillWorkers(local_ranks=state.running))
+        turn.because(f"{len(state.running)} workers did not end in time: killed")
+    if (
+        state.done_s is not None
+        and state.away_since_s is not None
+        and now >= state.away_since_s + _AWAY_LIMIT_S
+    ):
+        reason = f"etcd is away for {_AWAY_LIMIT_S:g} s and this node's workers have ended well"
+        turn.tell(EventKind.NOTE, reason)
+        turn.do(actions.Exit(code=0, reason=reason))
+    leave.tell_waiting(turn)
+
+
+def _failed(state: State) -> Report:
+    assert state.round is not None
+    return Report(
+        round=state.round.number,
+        incarnation=state.incarnation,
+        state=ReportState.FAILED,
+        fault=first_own_fault(state.faults),
+        is_over=False,
+    )

@@ -37,6 +37,7 @@ from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.state import Now, Stage, State, Story, Turn
 from easyscale.model import encode
 from easyscale.rendezvous.keys import JobKeys
+from easyscale.rendezvous.store import Range, Stretch
 from easyscale.reports import EventKind
 
 __all__ = ["Now", "State", "Story", "begin", "deadline", "followed_ranges", "step"]
@@ -47,7 +48,6 @@ def begin(settings: LaunchSettings, identity: Identity, *, now: Now) -> State:
     return State(
         settings=settings,
         identity=identity,
-from easyscale.rendezvous.store import Range, Stretch
         keys=JobKeys.of(settings.job_id),
         began_s=now.s,
     )

@@ -102,6 +102,13 @@ class Door:
 
     # --- what is asked -------------------------------------------------------------------------
 
+    def _answer_store(self, arguments: Mapping[str, Any]) -> object:
+        """Where the job's records are, which nobody else can know of an etcd of our own."""
+        del arguments
+        opened = self._store()
+        assert opened is not None, "the door opens after the store"
+        return {"endpoints": str(opened.etcd), "embedded": opened.server is not None}
+
     def _answer_peers(self, arguments: Mapping[str, Any]) -> object:
         """Where the job's agents are and how to ask them: for this machine's own user."""
         del arguments
@@ -112,13 +119,6 @@ class Door:
             "token": state.spec.token if state.spec is not None else "",
             "nodes": [[name, node.record.address] for name, node in nodes],
         }
-
-    def _answer_store(self, arguments: Mapping[str, Any]) -> object:
-        """Where the job's records are, which nobody else can know of an etcd of our own."""
-        del arguments
-        opened = self._store()
-        assert opened is not None, "the door opens after the store"
-        return {"endpoints": str(opened.etcd), "embedded": opened.server is not None}
 
     def _answer_snapshots(self, arguments: Mapping[str, Any]) -> object:
         """Where this node's snapshots lie, and what all nodes have recorded of theirs."""

@@ -187,13 +187,13 @@ class Driver:
 
     def _handle(self, event: events.AgentEvent) -> None:
         self._attend(event)
-        self._state, wanted, reason = machine.step(self._state, event, _now())
-        if reason:
-            log.info("%s", reason, extra={"event": type(event).__name__})
         known = self._state.commit
-        for action in wanted:
+        self._state, wanted, reason = machine.step(self._state, event, _now())
         if self._state.commit is not None and self._state.commit is not known:
             self._door.follow(self._state.commit)
+        if reason:
+            log.info("%s", reason, extra={"event": type(event).__name__})
+        for action in wanted:
             self._perform(action)
 
     def _attend(self, event: events.AgentEvent) -> None:

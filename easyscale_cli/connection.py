@@ -12,17 +12,18 @@ import msgspec
 
 from easyscale.agent.control import LocalAgent, local_agents, run_folder
 from easyscale.agent.dialogue import AgentSilent
+from easyscale.balance import ProfileRecord
 from easyscale.errors import EasyScaleError
 from easyscale.job_status import Glance, SlotFacts
 from easyscale.model import GenerationNumber, Wish
 from easyscale.reports import JobEvent
+from easyscale_cli.closely import seen_closely
+from easyscale_cli.roads import LocalRoad, Road, ask_all, ask_first, remote_roads
 
 Story = Sequence[Mapping[str, str]]
 
 #: A status waits so long for what the agents of other nodes know.
 _SLOTS_TIMEOUT_S = 0.8
-from easyscale_cli.closely import seen_closely
-from easyscale_cli.roads import LocalRoad, Road, ask_all, ask_first, remote_roads
 #: A driver in trouble takes its time to say what there is.
 _DEVICES_TIMEOUT_S = 10.0
 
@@ -39,14 +40,14 @@ class AgentEnded(EasyScaleError):
     code = "agent_ended"
 
 
-class Events(NamedTuple):
-    """Events from one number on; the number of the next; whether more can come."""
 class NodeUnknown(EasyScaleError):
     """Raised when a job has no such node, slot or rank."""
 
     code = "node_unknown"
 
 
+class Events(NamedTuple):
+    """Events from one number on; the number of the next; whether more can come."""
 
     events: tuple[JobEvent, ...]
     next: int
@@ -68,11 +69,11 @@ class Job(Protocol):
     def glance(self, *, watches: bool = False) -> Glance:
         """How it is now; `closing` once it has ended, which an agent tells those who watch."""
 
-    def wish(self, wish: Wish) -> str:
-        """Ask for something; returns the wish's id."""
     def closely(self, *, watches: bool = False) -> Glance:
         """The same, with what the agents of all nodes know of their own slots."""
 
+    def wish(self, wish: Wish) -> str:
+        """Ask for something; returns the wish's id."""
 
     def standing(self, wish_id: str) -> Wish | None:
         """The wish while it waits or stands refused; None once it has come true."""
@@ -99,10 +100,18 @@ class LocalJob:
             LocalRoad(agent) for agent in sorted(agents, key=lambda each: each.node == apart_from)
         ]
         self._me = secrets.token_hex(4)
+        self._listening = Listening(self.roads)
 
     def glance(self, *, watches: bool = False) -> Glance:
         arguments = {"watcher": self._me} if watches else {}
         return msgspec.convert(self._ask("status", arguments), Glance)
+
+    def closely(self, *, watches: bool = False) -> Glance:
+        glance = self.glance(watches=watches)
+        if glance.closing is not None or len({slot.node for slot in glance.status.slots}) <= 1:
+            return glance
+        asked = self._near[0].node
+        return with_own_slots(glance, [road for road in self.roads() if road.node != asked])
 
     def wish(self, wish: Wish) -> str:
         wish_id: str = self._ask("wish", msgspec.to_builtins(wish))["wish"]
@@ -111,18 +120,10 @@ class LocalJob:
     def standing(self, wish_id: str) -> Wish | None:
         wishes = msgspec.convert(self._ask("wishes", {}), dict[str, Wish])
         return wishes.get(wish_id)
-        self._listening = Listening(self.roads)
 
     def pause_s(self, *, after: GenerationNumber) -> float | None:
         del after  # the events have it
         return None
-
-    def closely(self, *, watches: bool = False) -> Glance:
-        glance = self.glance(watches=watches)
-        if glance.closing is not None or len({slot.node for slot in glance.status.slots}) <= 1:
-            return glance
-        asked = self._near[0].node
-        return with_own_slots(glance, [road for road in self.roads() if road.node != asked])
 
     def events(self, after: int) -> Events:
         try:
@@ -165,12 +166,6 @@ class LocalJob:
         )
 
 
-def agents_here() -> dict[str, list[LocalAgent]]:
-    """The agents of this user on this machine, by job."""
-    found: dict[str, list[LocalAgent]] = {}
-    for agent in local_agents(run_folder(os.environ)):
-        found.setdefault(agent.job, []).append(agent)
-    return dict(sorted(found.items()))
 class Listening:
     """The events of a job, from one agent as long as it is there, then from another."""
 
@@ -241,3 +236,9 @@ def story_of(job: str, roads: Sequence[Road], *, node: str | None, rank: int | N
     return lines
 
 
+def agents_here() -> dict[str, list[LocalAgent]]:
+    """The agents of this user on this machine, by job."""
+    found: dict[str, list[LocalAgent]] = {}
+    for agent in local_agents(run_folder(os.environ)):
+        found.setdefault(agent.job, []).append(agent)
+    return dict(sorted(found.items()))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from easyscale.agent.status import status_of
+from easyscale.balance import ProfileRecord
 from easyscale.errors import FormatError, OutcomeUnknown, StoreUnreachable
 from easyscale.job_status import Closing, Glance
 from easyscale.model import GenerationNumber, Wish, encode
@@ -39,13 +40,6 @@ class StoredJob:
         self._store = store
         self._keys = JobKeys.of(job)
         self._view = JobView()
-
-    def view(self) -> JobView:
-        """The job's records now; raises FormatError for those of another version."""
-        stored = self._store.read(self._keys.prefix, timeout_s=_CALL_TIMEOUT_S)
-        self._view = JobView.of(stored, self._keys, before=self._view)
-        reason = self._view.unreadable.get(self._keys.job)
-        if reason is not None:
         self._me = secrets.token_hex(4)
         self._listening = Listening(self.roads)
         #: The agent that answered for the job last.
@@ -67,13 +61,6 @@ class StoredJob:
             return Glance(status=status)
         return Glance(status=status, closing=Closing(exit_code=code, reason=status.job.note or ""))
 
-    def wish(self, wish: Wish) -> str:
-        wish_id = secrets.token_hex(8)
-        key = self._keys.wish(wish_id)
-        # A wish whose answer was lost is asked for again by whoever waits for its effect.
-        with suppress(OutcomeUnknown):
-            self._store.transact([], [Put(key, encode(wish))], timeout_s=_CALL_TIMEOUT_S)
-        return wish_id
     def closely(self, *, watches: bool = False) -> Glance:
         """By an agent that can be reached; what is recorded stands where none can."""
         if self._spoke is not None:
@@ -97,6 +84,13 @@ class StoredJob:
             return glance
         return with_own_slots(glance, [each for each in self._known if each.node != road.node])
 
+    def wish(self, wish: Wish) -> str:
+        wish_id = secrets.token_hex(8)
+        key = self._keys.wish(wish_id)
+        # A wish whose answer was lost is asked for again by whoever waits for its effect.
+        with suppress(OutcomeUnknown):
+            self._store.transact([], [Put(key, encode(wish))], timeout_s=_CALL_TIMEOUT_S)
+        return wish_id
 
     def standing(self, wish_id: str) -> Wish | None:
         return self.view().wishes.get(wish_id)
@@ -110,11 +104,24 @@ class StoredJob:
         return max(said, default=None)
 
     def events(self, after: int) -> Events:
-        del after
-        raise self._only_there("events")
+        try:
+            return self._listening.events(after)
+        except AgentSilent as error:
+            raise self._only_there("events", error) from error
 
-    def story(self) -> Sequence[Mapping[str, str]]:
-        raise self._only_there("status --story")
+    def story(self, *, node: str | None = None, rank: int | None = None) -> Story:
+        try:
+            return story_of(self.id, self.roads(), node=node, rank=rank)
+        except AgentSilent as error:
+            raise self._only_there("status --story", error) from error
+
+    def roads(self) -> Sequence[Road]:
+        view = self.view()
+        nodes = sorted(view.nodes.items(), key=lambda item: item[1].create_revision)
+        token = view.spec.token if view.spec is not None else ""
+        addresses = [(name, node.record.address) for name, node in nodes]
+        self._known = remote_roads(addresses, token)
+        return self._known
 
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
         del node, word, by

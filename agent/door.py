@@ -84,14 +84,7 @@ class Door:
     def close(self, ending: Exit | None) -> None:
         """Answer no more; who watches the job is told first how it ended."""
         if ending is not None:
-            told = self._chronicle.told
-            self._closing = Closing(
-                exit_code=ending.code,
-                reason=ending.reason,
-                summary=_sayable(told.summary),
-                cause=told.cause,
-            )
-            self._await_watchers()
+            self.teller.say_last_word(ending)
         server, self._server = self._server, None
         if server is not None:
             server.close()

@@ -12,7 +12,6 @@ import msgspec
 
 from easyscale.agent.control import LocalAgent, local_agents, run_folder
 from easyscale.agent.dialogue import AgentSilent
-from easyscale.balance import ProfileRecord
 from easyscale.errors import EasyScaleError
 from easyscale.job_status import Glance, SlotFacts
 from easyscale.model import GenerationNumber, Wish
@@ -84,7 +83,11 @@ class Job(Protocol):
     def events(self, after: int) -> Events:
         """What one of its agents has told since it began."""
 
-    def story(self) -> Sequence[Mapping[str, str]]: ...
+    def story(self, *, node: str | None = None, rank: int | None = None) -> Story:
+        """What was decided and why: by the leader, by one node's agent, or about one rank."""
+
+    def roads(self) -> Sequence[Road]:
+        """To the agents of all its nodes, as far as their addresses are known."""
 
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
         """Have a node here offer these slots from now on; None: it is elsewhere, so wish for it."""
@@ -134,9 +137,11 @@ class LocalJob:
     def story(self, *, node: str | None = None, rank: int | None = None) -> Story:
         return story_of(self.id, self.roads(), node=node, rank=rank)
 
-    def story(self) -> Sequence[Mapping[str, str]]:
-        answer: Sequence[Mapping[str, str]] = self._ask("story", {})
-        return answer
+    def roads(self) -> Sequence[Road]:
+        answer = self._ask("peers", {})
+        near = {road.node for road in self._near}
+        far = remote_roads([(n, a) for n, a in answer["nodes"] if n not in near], answer["token"])
+        return [*self._near, *far]
 
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
         road = next((road for road in self._near if road.node == node), None)

@@ -8,8 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from easyscale.agent.dialogue import AgentSilent
 from easyscale.agent.status import status_of
-from easyscale.balance import ProfileRecord
 from easyscale.errors import FormatError, OutcomeUnknown, StoreUnreachable
 from easyscale.job_status import Closing, Glance
 from easyscale.model import GenerationNumber, Wish, encode
@@ -45,12 +47,17 @@ class StoredJob:
         #: The agent that answered for the job last.
         self._spoke: Road | None = None
         self._known: Sequence[Road] = ()
+
+    def view(self) -> JobView:
+        """The job's records now; raises FormatError for those of another version."""
+        stored = self._store.read(self._keys.prefix, timeout_s=_CALL_TIMEOUT_S)
+        self._view = JobView.of(stored, self._keys, before=self._view)
+        reason = self._view.unreadable.get(self._keys.job)
+        if reason is not None:
             raise FormatError(
                 f"job {self.id!r} cannot be read: {reason}",
                 hint="pip install -U easyscale-torch; the job is untouched",
             )
-        if (entry := stored.get(self._keys.job)) is not None:
-            refuse_other_format(self.id, entry.value, source=entry.key, is_running=False)
         return self._view
 
     def glance(self, *, watches: bool = False) -> Glance:

@@ -38,7 +38,7 @@ from easyscale.rendezvous.endpoints import (
 )
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.membership import Membership
-from easyscale.rendezvous.store import Entry, Modified, Put, Range, Store, View, Watch, absent
+from easyscale.rendezvous.store import Put, Range, Store, View, Watch, absent
 from easyscale.rendezvous.view import JobView
 
 _CALL_TIMEOUT_S = 2.0

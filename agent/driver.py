@@ -21,6 +21,7 @@ import msgspec
 
 from easyscale.agent import actions, events, machine
 from easyscale.agent.chronicle import Chronicle
+from easyscale.agent.code_check import CodeCheck
 from easyscale.agent.devices import Offer, find_slots, slot_environment
 from easyscale.agent.devices_file import DevicesFile
 from easyscale.agent.door import Door
@@ -118,9 +119,11 @@ class Driver:
         self._supervisor = Supervisor(
             _supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
         )
+        self._code = CodeCheck(settings)
         self._link = StoreLink(
             settings,
             catalogue,
+            self._code,
             post=self._inbox.put,
             tell=lambda text: audience.event(_note(settings.job_id, text)),
             fail=lambda error: self._inbox.put(_Failed(error)),
@@ -254,8 +257,7 @@ class Driver:
     def _perform(self, action: actions.AgentAction) -> None:
         match action:
             case actions.Fork(worker=worker):
-                self._workers[worker] = None
-                self._supervisor.fork(self._fork_request(worker))
+                self._fork(worker)
             case actions.Tell(worker=worker, message=message):
                 self._supervisor.send(worker, message)
             case actions.StopWorker(worker=worker, reason=reason):
@@ -289,6 +291,14 @@ class Driver:
                 self._exit = action
             case _:
                 assert_never(action)
+
+    def _fork(self, worker: WorkerId) -> None:
+        """A script that was edited since would bring other code into the job."""
+        if changed := self._code.changed():
+            self._inbox.put(events.ForkFailed(worker=worker, reason=changed))
+            return
+        self._workers[worker] = None
+        self._supervisor.fork(self._fork_request(worker))
 
     def _open_audience(self, notes: Sequence[str]) -> None:
         settings = self._settings

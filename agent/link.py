@@ -16,6 +16,7 @@ from typing import assert_never
 import msgspec
 
 from easyscale.agent import actions, events
+from easyscale.agent.code_check import CodeCheck
 from easyscale.agent.machine import followed_ranges
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.snapshots import Catalogue, FixedValues, refuse_other_values
@@ -27,7 +28,7 @@ from easyscale.errors import (
     StoreUnreachable,
     UsageError,
 )
-from easyscale.model import JobSpec, decode, encode
+from easyscale.model import FORMAT_VERSION, JobSpec, decode, encode
 from easyscale.rendezvous.embedded import EmbeddedEtcd
 from easyscale.rendezvous.endpoints import (
     Endpoint,
@@ -36,6 +37,7 @@ from easyscale.rendezvous.endpoints import (
     parse_endpoint,
     parse_endpoints,
 )
+from easyscale.rendezvous.formats import our_release, refuse_other_format
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.membership import Membership
 from easyscale.rendezvous.store import Put, Range, Store, View, Watch, absent
@@ -126,6 +128,7 @@ class StoreLink:
         self,
         settings: LaunchSettings,
         catalogue: Catalogue,
+        code: CodeCheck,
         *,
         post: Callable[[events.AgentEvent], None],
         tell: Callable[[str], None],
@@ -133,6 +136,7 @@ class StoreLink:
     ) -> None:
         self._settings = settings
         self._catalogue = catalogue
+        self._code = code
         self._keys = JobKeys.of(settings.job_id)
         self._post = post
         self._tell = tell
@@ -222,6 +226,8 @@ class StoreLink:
             self._tell(opened.warning)
         spec = agree_on_job(opened.store, self._keys, self._settings)
         self._catalogue.refuse_other_values(_fixed_values(self._settings))
+        if note := self._code.agree(opened.store, self._keys):
+            self._tell(note)
         self._catalogue.sweep(live=())
         self._membership = Membership(
             opened.store,
@@ -431,14 +437,29 @@ def agree_on_job(store: Store, keys: JobKeys, settings: LaunchSettings) -> JobSp
         threads_per_worker=settings.threads_per_worker,
         token=secrets.token_hex(16),
         layout=settings.layout,
+        release=our_release(),
     )
     with contextlib.suppress(OutcomeUnknown):  # what stands is read back either way
         store.transact(
             [absent(keys.job)], [Put(keys.job, encode(wanted))], timeout_s=_CALL_TIMEOUT_S
         )
-    entry = store.read(keys.job, timeout_s=_CALL_TIMEOUT_S).get(keys.job)
+    view = store.read(keys.job, keys.nodes, timeout_s=_CALL_TIMEOUT_S)
+    entry = view.get(keys.job)
     if entry is None:
         raise StoreUnreachable(f"the key {keys.job!r} was written and is not there")
+    is_running = any(key.startswith(keys.nodes) for key in view.entries)
+    refuse_other_format(settings.job_id, entry.value, source=entry.key, is_running=is_running)
     stands = decode(entry.value, JobSpec, source=entry.key)
     refuse_other_values(settings.job_id, stands=stands, asked=_fixed_values(settings))
-    return stands
+    return _renew_format(store, entry, stands)
+
+
+def _renew_format(store: Store, entry: Entry, stands: JobSpec) -> JobSpec:
+    """A job of an older format that nobody ran goes on in ours: its record says so to the next."""
+    if stands.version >= FORMAT_VERSION:
+        return stands
+    renewed = msgspec.structs.replace(stands, version=FORMAT_VERSION, release=our_release())
+    put = Put(entry.key, encode(renewed))
+    with contextlib.suppress(OutcomeUnknown):
+        store.transact([Modified(entry.key, entry.mod_revision)], [put], timeout_s=_CALL_TIMEOUT_S)
+    return renewed

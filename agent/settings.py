@@ -129,6 +129,8 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
     determinism: Determinism = Determinism.SAME_KIND
     partials: str = "device"
     preload: tuple[str, ...] = ()
+    #: Other code than the job's is let in, and said aloud.
+    allow_code_change: bool = False
     standby: bool = False
     #: Failures without progress that are borne; the next ends the job.
     max_restarts: int = 3

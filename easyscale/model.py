@@ -292,6 +292,8 @@ class JobSpec(Record, frozen=True, kw_only=True):
     layout: tuple[tuple[LogicalRank, ...], ...] = ()
     #: What two slots must share to give the same bits; set by the first generation.
     kind: str = ""
+    #: Of the easyscale that began the job, for whoever cannot read its records.
+    release: str = ""
 
 
 #: standby: registered and waiting for ranks; draining: shall hold none; in_use: named by a commit.

@@ -16,6 +16,7 @@ from easyscale.errors import FormatError, OutcomeUnknown, StoreUnreachable
 from easyscale.job_status import Closing, Glance
 from easyscale.model import GenerationNumber, Wish, encode
 from easyscale.rendezvous.endpoints import EtcdSettings, parse_endpoints
+from easyscale.rendezvous.formats import refuse_other_format
 from easyscale.rendezvous.keys import ROOT, JobKeys, job_of
 from easyscale.rendezvous.store import Put, Store
 from easyscale.rendezvous.view import JobView
@@ -51,6 +52,8 @@ class StoredJob:
     def view(self) -> JobView:
         """The job's records now; raises FormatError for those of another version."""
         stored = self._store.read(self._keys.prefix, timeout_s=_CALL_TIMEOUT_S)
+        if (entry := stored.get(self._keys.job)) is not None:
+            refuse_other_format(self.id, entry.value, source=entry.key, is_running=False)
         self._view = JobView.of(stored, self._keys, before=self._view)
         reason = self._view.unreadable.get(self._keys.job)
         if reason is not None:

@@ -3,6 +3,7 @@
     /easyscale/v1/<job>/
         head                            what every write of truth compares
         job                             fixed for the job's life; the token
+        code                            digests of the script and its local modules
         leader                          lease; its create_revision is the leader's token
         nodes/<node>                    lease; a registration
         gone/<worker>                   how a worker ended
@@ -59,6 +60,10 @@ class JobKeys:
     @property
     def job(self) -> str:
         return f"{self.prefix}job"
+
+    @property
+    def code(self) -> str:
+        return f"{self.prefix}code"
 
     @property
     def leader(self) -> str:

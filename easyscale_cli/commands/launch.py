@@ -99,6 +99,7 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--shutdown-timeout", type=click.IntRange(min=0), help="The same in torchrun's words.")
 @option("--signals-to-handle", help="Signals that end the job here.")
 @option("--takeover-after", type=SecondsOrNever(), default="60", show_default=True)
+@option("--allow-code-change", is_flag=True, help="Let in other code than the job began with.")
 @option("--standby", is_flag=True, help="Keep one started process more for a joiner.")
 @option("--preload", default="", help="Modules to import once per node, before the fork.")
 @option("--snapshot-every", type=SnapshotPeriodType(), help="Steps, or seconds as 300s [300s].")
@@ -291,6 +292,7 @@ def _read_elastic(
         partials=asked["partials"],
         preload=tuple(filter(None, asked["preload"].split(","))),
         standby=asked["standby"],
+        allow_code_change=asked["allow_code_change"],
         max_restarts=3 if asked["max_restarts"] is None else asked["max_restarts"],
         hang_timeout_s=asked["hang_timeout"],
         takeover_after_s=asked["takeover_after"],

@@ -108,6 +108,10 @@ LAUNCH_PAGE = Page(
                     "--takeover-after SECONDS|never",
                     "when all workers are silent, restore elsewhere [60]",
                 ),
+                Entry(
+                    "--allow-code-change",
+                    "go on, or join, with another script than the job began with",
+                ),
                 Entry("--standby", "keep one started process more for a joiner"),
                 Entry("--preload MODULES", "import once per node, before the fork"),
                 Entry(

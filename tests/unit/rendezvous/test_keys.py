@@ -34,6 +34,7 @@ def test_the_tree_is_the_one_of_the_docstring() -> None:
     found = [
         JOB.head,
         JOB.job,
+        JOB.code,
         JOB.leader,
         JOB.node("gpu-4"),
         JOB.gone_worker(WORKER),
@@ -52,6 +53,7 @@ def test_the_tree_is_the_one_of_the_docstring() -> None:
     assert [key.removeprefix("/easyscale/v1/resnet/") for key in found] == [
         "head",
         "job",
+        "code",
         "leader",
         "nodes/gpu-4",
         f"gone/{worker}",

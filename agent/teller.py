@@ -21,7 +21,7 @@ from easyscale.agent.actions import Exit
 from easyscale.agent.chronicle import Chronicle
 from easyscale.agent.dialogue import Handler
 from easyscale.agent.link import Opened
-from easyscale.agent.log_files import log_files, read_piece
+from easyscale.agent.log_files import log_files, nodes_with_logs, read_piece
 from easyscale.agent.meter import Meter, Reading
 from easyscale.agent.placements import Placements
 from easyscale.agent.settings import LaunchSettings
@@ -196,17 +196,29 @@ class Teller:
         return Path(self._settings.working_directory) / self._settings.log_dir
 
     def _answer_logs(self, arguments: Mapping[str, Any]) -> object:
-        """The logs of this node's workers."""
-        del arguments
-        return log_files(self._log_dir, self._settings.node_name)
+        """The logs in this node's folder: of its workers, and where it is shared of others too.
+
+        Who follows them is waited for at the end until they say that they have all.
+        """
+        is_closing = self._closing is not None
+        files = [
+            file
+            for node in nodes_with_logs(self._log_dir)
+            for file in log_files(self._log_dir, node)
+        ]
+        if arguments.get("has_all") or not is_closing:
+            self._note_watcher(str(arguments.get("watcher", "")))
+        return {"files": files, "closing": is_closing}
 
     def _answer_log(self, arguments: Mapping[str, Any]) -> object:
         """A piece of one of them."""
         since = arguments.get("since_s")
-        name = str(arguments["name"])
+        node, name = str(arguments["node"]), str(arguments["name"])
+        if node not in nodes_with_logs(self._log_dir):
+            raise UsageError(f"no logs of node {node!r} are here")
         try:
             return read_piece(
-                self._log_dir / self._settings.node_name,
+                self._log_dir / node,
                 name,
                 offset=max(0, int(arguments.get("offset", 0))),
                 since_s=None if since is None else float(since),

@@ -18,6 +18,7 @@ COMMANDS = {
     "status": "Show how a job is, live or once",
     "jobs": "List the jobs of this machine, or of an etcd",
     "events": "List what changed in a job",
+    "logs": "Print what the workers of a job printed",
     "devices": "List the slots of a job, or change those of a node",
     "drain": "Have a node or a slot leave at the next step",
     "stop": "End a job at its next step, with a snapshot",

@@ -52,6 +52,16 @@ class Output:
         self.stop_waiting()
         self._out.write("".join(f"{paint(each, self.look.palette)}\n" for each in lines))
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the reader of a pipe, or the terminal, is still there."""
+        return not self._out.is_closed
+
+    def write(self, text: str) -> None:
+        """Print whole lines that are ready as they are."""
+        self.stop_waiting()
+        self._out.write(text)
+
     def say(self, text: str) -> None:
         """Print one line as it is: JSON, or plain words for a pipe."""
         self.stop_waiting()

@@ -6,6 +6,7 @@ from datetime import tzinfo
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.layout import Column, columns, line
+from easyscale_cli.views.slots import node_name
 from easyscale_cli.views.style import Line, Role, Span
 
 
@@ -13,10 +14,16 @@ def story_lines(
     story: Sequence[Mapping[str, str]], *, cells: int, glyphs: Glyphs, zone: tzinfo | None
 ) -> list[Line]:
     """One row per decision, oldest first; nothing is cut, since a story is read to find a fault."""
-    table = [Column("WHEN"), Column("EVENT", leaves=1), Column("DECISION, AND WHY", is_prose=True)]
+    table = [
+        Column("WHEN"),
+        Column("NODE", leaves=2),
+        Column("EVENT", leaves=1),
+        Column("DECISION, AND WHY", is_prose=True),
+    ]
     rows = [
         [
             line(Span(numbers.clock(each["at"], zone), Role.QUIET)),
+            line(node_name(each["node"], glyphs)),
             line(glyphs.name(each["event"])),
             line(glyphs.prose(": ".join(filter(None, (each["decision"], each["reason"]))))),
         ]

@@ -108,7 +108,7 @@ class WorkerLines:
     ) -> None:
         piece = piece.removesuffix(b"\r")
         if b"\r" in piece or tail.is_bar:
-            piece = _last_state(piece)
+            piece = last_state(piece)
             if not piece:
                 return
         if piece or not tail.begun:
@@ -120,7 +120,7 @@ class WorkerLines:
                 tail.is_bar, tail.bar_due = True, now + BAR_EVERY_S
             # A lone return at the end may be the first half of a line's \r\n.
             ends = b"\r" if rest.endswith(b"\r") else b""
-            rest = _last_state(rest) + ends
+            rest = last_state(rest) + ends
         if len(rest) > LONGEST_PARTIAL:
             self._put(source, stream, rest, rank=tail.rank, now=now, is_partial=True)
             tail.begun, rest = True, b""
@@ -193,7 +193,7 @@ class WorkerLines:
         if tail.is_bar:
             if tail.data and now >= tail.bar_due:
                 tail.bar_due = now + BAR_EVERY_S
-                self._put(source, stream, _last_state(tail.data), rank=tail.rank, now=now)
+                self._put(source, stream, last_state(tail.data), rank=tail.rank, now=now)
         elif tail.data and partial_s is not None and now >= tail.since + partial_s:
             self._put(source, stream, tail.data, rank=tail.rank, now=now, is_partial=True)
             tail.data, tail.begun = b"", True
@@ -234,7 +234,7 @@ class WorkerLines:
         return limit is not None and second.lines > limit
 
 
-def _last_state(data: bytes) -> bytes:
+def last_state(data: bytes) -> bytes:
     """What a progress bar shows now: its last drawing, without the movements of the cursor."""
     states = [_MOVEMENT.sub(b"", state) for state in data.split(b"\r")]
     return next((state for state in reversed(states) if state.strip()), b"")

@@ -78,18 +78,25 @@ DAY = "2026-10-04T14:02"
 STORY = [
     {
         "at": "2026-10-04T14:02:11.204Z",
+        "node": "a",
         "event": "Viewed",
         "decision": "decides",
         "reason": "g " * 60,
     },
-    {"at": "2026-10-04T14:02:12.204Z", "event": "Elected", "decision": "leads", "reason": ""},
+    {
+        "at": "2026-10-04T14:02:12.204Z",
+        "node": "a",
+        "event": "Elected",
+        "decision": "leads",
+        "reason": "",
+    },
 ]
 
 
 def test_a_story_is_never_cut() -> None:
     lines = [plain_text(row) for row in story_lines(STORY, cells=60, glyphs=UNICODE, zone=UTC)]
     assert sum(row.count("g ") + row.endswith("g") for row in lines) == 60
-    assert lines[-1].split() == ["14:02:12", "Elected", "leads"]
+    assert lines[-1].split() == ["14:02:12", "a", "Elected", "leads"]
     assert json.loads(story_json("j", STORY))["story"] == STORY
 
 

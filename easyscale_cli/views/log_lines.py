@@ -41,13 +41,16 @@ class LineMaker:
         if piece.offset != self.next:
             self._tail = b""  # what lay between is not asked for
         begin = piece.offset - len(self._tail)
-        self._marks = [*self._marks[-2:], *piece.marks]
+        known = self._marks[-1].offset if self._marks else -1
+        self._marks += [mark for mark in piece.marks if mark.offset > known]
         self.next = piece.next
         *whole, self._tail = (self._tail + piece.data).split(b"\n")
         lines = []
         for text in whole:
             lines.append(self._line(text, begin))
             begin += len(text) + 1
+        # What is unfinished keeps the mark of its beginning, however long its end takes.
+        del self._marks[: max(self._mark_at(begin), 0)]
         if len(self._tail) > LONGEST_PARTIAL:
             lines += self.finish()
         return lines
@@ -57,9 +60,12 @@ class LineMaker:
         text, self._tail = self._tail, b""
         return [self._line(text, self.next - len(text))] if text else []
 
+    def _mark_at(self, offset: int) -> int:
+        return bisect_right(self._marks, offset, key=lambda mark: mark.offset) - 1
+
     def _line(self, text: bytes, begin: int) -> LogLine:
-        at = bisect_right(self._marks, begin, key=lambda mark: mark.offset)
-        mark = self._marks[at - 1] if at else None
+        at = self._mark_at(begin)
+        mark = self._marks[at] if at >= 0 else None
         text = text.removesuffix(b"\r")
         if b"\r" in text:
             text = last_state(text)  # a progress bar, as it stood at its end

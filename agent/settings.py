@@ -143,6 +143,8 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_every_s: float | None = 300.0
     snapshot_keep: int = 3
     log_dir: str
+    #: Where Prometheus may ask; 0: any free port, None: nowhere.
+    metrics_port: int | None = None
     timeouts: Timeouts = Timeouts()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from easyscale.agent import events, explain
+from easyscale.agent import events
 from easyscale.agent.actions import Exit
 from easyscale.agent.chronicle import Chronicle
 from easyscale.agent.dialogue import Handler
@@ -73,7 +73,6 @@ class Teller:
         return {
             "status": self._answer_status,
             "slots": self._answer_slots,
-            "plan": self._answer_plan,
             "profile": self._answer_profile,
             "events": self._answer_events,
             "story": self._answer_story,
@@ -146,13 +145,6 @@ class Teller:
         status = self.status()
         self._note_watcher(str(arguments.get("watcher", "")))
         return Glance(status=status, closing=closing)
-
-    def _answer_plan(self, arguments: Mapping[str, Any]) -> object:
-        """Who computes what, and why."""
-        del arguments
-        measured_s = self.status().step_time.measured_s
-        view = self.whole_view(self._state())
-        return explain.of_job(self._settings.job_id, view, measured_s=measured_s)
 
     def _answer_profile(self, arguments: Mapping[str, Any]) -> object:
         """Throughput against slots, as it was measured last."""

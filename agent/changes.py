@@ -1,25 +1,29 @@
-"""Planned changes of a running job: joins, drains, rebalances, pause. Pure.
+"""Planned changes of a running job: pause, drains, migrations, joins, rebalances. Pure.
 
 What is wanted is gathered for a moment, then becomes one plan of mode boundary, or a reason.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from easyscale.agent import drafts, gathering, profile, trials, words
-from easyscale.agent.memory import Memory
-from easyscale.agent.planner import Layout, Place, shares, step_of
-from easyscale.agent.settings import LaunchSettings
-from easyscale.model import (
-    Commit,
-    GenerationNumber,
-    Mode,
-    Plan,
-    SlotRecord,
-    Wish,
-    WorkerId,
+from easyscale.agent import (
+    drafts,
+    migration,
+    profile,
+    rebalancing,
+    recalling,
+    scaling,
+    slowness,
+    trials,
+    words,
 )
+from easyscale.agent.memory import Memory
+from easyscale.agent.planner import Layout
+from easyscale.agent.rebalancing import Scene
+from easyscale.agent.settings import LaunchSettings
+from easyscale.agent.wants import drains, wanted
+from easyscale.model import Commit, Mode, Plan, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
 #: What is wanted may change while it is gathered, but not for longer than this many times.
@@ -36,50 +40,6 @@ class Change:
     wake_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the wishes, the slots and the measurements ask of the running generation."""
-
-    stay: tuple[WorkerId, ...]
-    #: Members that shall hold nothing, with the word of who asked.
-    leave: tuple[WorkerId, ...]
-    absent: tuple[WorkerId, ...]
-    fresh: tuple[SlotRecord, ...]
-    stop: Wish | None
-    rebalance: bool
-
-
-def wanted(view: JobView, base: Commit, settings: LaunchSettings) -> Wanted:
-    slots = drafts.slots_of(view)
-    leave = tuple(w for w in base.workers if view.is_present(w) and is_drained(view, w, slots))
-    absent = tuple(w for w in base.workers if not view.is_present(w))
-    return Wanted(
-        stay=tuple(w for w in base.workers if w not in leave and w not in absent),
-        leave=leave,
-        absent=absent,
-        fresh=tuple(
-            slot
-            for slot in gathering.newcomers(view, settings)
-            if slot.worker is not None and not is_drained(view, slot.worker, slots)
-        ),
-        stop=next((wish for wish in view.wishes.values() if wish.kind == "stop"), None),
-        rebalance=any(wish.kind == "rebalance" for wish in view.wishes.values()),
-    )
-
-
-def is_drained(view: JobView, worker: WorkerId, slots: dict[WorkerId, SlotRecord]) -> bool:
-    """Its slot shall hold nothing: its agent says so, or a wish does that it has yet to see."""
-    slot = slots.get(worker)
-    marked = slot is not None and slot.state == "draining"
-    return marked or any(drains(wish, worker) for wish in view.wishes.values())
-
-
-def drains(wish: Wish, worker: WorkerId) -> bool:
-    """Tell whether the wish takes this worker's slot away."""
-    asked = wish.kind in ("drain", "migrate") and wish.node == worker.node
-    return asked and (not wish.slots or worker.slot in wish.slots)
-
-
 def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettings) -> Change:
     """The plan that follows from what is wanted, once it has settled and if it pays."""
     base, newest = view.base, view.newest
@@ -88,16 +48,21 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
     if newest.pauses:
         left = [worker for worker in base.workers if view.is_present(worker)]
         return Change(None, f"pausing: waits for {words.places(left)}", memory)
+    memory = recalling.recall(view, memory)
+    memory = slowness.notice(view, memory, settings.balance)
     memory = trials.judge(view, memory, settings)
-    ask = wanted(view, base, settings)
-    drawn, idle = _draw(view, base, ask, memory, settings)
-    if not (ask.stop or ask.leave or ask.absent):
-        drawn = trials.undo(view, memory) or drawn
+    scene = Scene(view, base, wanted(view, base, settings), memory, settings, now)
+    if memory.entered == base.generation:
+        memory = scaling.follow(scene)
+        memory = rebalancing.follow_probes(replace(scene, memory=memory))
+    scene = replace(scene, memory=memory)
+    drawn, idle = _draw(scene)
     if drawn is None:
         return Change(None, idle, replace(memory, wanted=None))
     if memory.entered != base.generation:
         return Change(None, f"{base.generation.label} is still being entered", memory)
-    shape = f"{drawn.assignments}{drawn.reason}"
+    # The reason of a rebalance has numbers in it that change with every measurement.
+    shape = f"{drawn.assignments}{drawn.reason if drawn.workers != base.workers else ''}"
     _, since, first = memory.wanted or ("", now, now)
     if memory.wanted is None or memory.wanted[0] != shape:
         since = now
@@ -109,11 +74,9 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
     return Change(drawn, drawn.reason, memory)
 
 
-def _draw(
-    view: JobView, base: Commit, ask: Wanted, memory: Memory, settings: LaunchSettings
-) -> tuple[Plan | None, str]:
-    assert view.head is not None
-    generation = GenerationNumber(view.head.era, view.head.planned + 1)
+def _draw(scene: Scene) -> tuple[Plan | None, str]:
+    """The first that applies of what a person asks, what changed and what was measured."""
+    view, ask, generation = scene.view, scene.ask, scene.generation
     if ask.stop is not None:
         return drafts.pause(generation, f"stop asked by {ask.stop.by or 'a person'}"), ""
     if ask.leave and not ask.stay and not ask.fresh:
@@ -121,27 +84,27 @@ def _draw(
             return None, f"waits for {words.places(ask.absent)} before the last node drains"
         return drafts.pause(generation, _departure(view, ask.leave)), ""
     if ask.leave:
-        return _leaving(view, base, ask, generation), ""
-    before = _step_now(view, base, ask.stay)
-    present = drafts.ranks_of(base)
+        return _leaving(scene), ""
+    if not ask.absent:
+        undone = trials.undo(view, scene.memory)
+        if undone is not None:
+            return undone, ""
+        if ask.migrate is not None:
+            return migration.migrate(scene, ask.migrate)
+        if scaling.is_under_way(scene.memory):
+            return scaling.draw(scene)
     if ask.fresh and not ask.absent:
         fresh = [slot.worker for slot in ask.fresh if slot.worker is not None]
-        layout = drafts.lay_out(view, [*ask.stay, *fresh], present=present)
-        if _pays(before, layout.step, settings):
-            return _joining(view, base, ask, layout, generation), ""
+        layout = scene.lay_out([*ask.stay, *fresh])
+        pause = scene.settings.balance.join_pause_s * profile.NS_PER_S
+        if scene.pays(scene.step_now, layout.step, pause=pause):
+            return _joining(scene, layout), ""
     if ask.absent:
         return None, f"{words.places(ask.absent)} cannot say ready: its agent has no lease"
-    return _rebalancing(view, ask, generation, memory=memory, settings=settings)
-
-
-def _pays(before: int, after: int, settings: LaunchSettings) -> bool:
-    return after <= before * (1 - settings.timeouts.least_gain)
-
-
-def _step_now(view: JobView, base: Commit, stay: Iterable[WorkerId]) -> int:
-    times = profile.micro_steps(drafts.slots_of(view).values())
-    present = drafts.ranks_of(base)
-    return step_of(Place(worker, times.get(worker, 1), present[worker]) for worker in stay)
+    if rebalancing.measures_a_probe(scene):
+        return None, "measures a slot that was slow"
+    drawn, idle = rebalancing.rebalance(scene)
+    return drawn or rebalancing.probe(scene), idle
 
 
 def _members(base: Commit, layout: Layout) -> list[WorkerId]:
@@ -150,20 +113,22 @@ def _members(base: Commit, layout: Layout) -> list[WorkerId]:
     return [*staying, *sorted(worker for worker in layout.ranks if worker not in staying)]
 
 
-def _leaving(view: JobView, base: Commit, ask: Wanted, generation: GenerationNumber) -> Plan:
+def _leaving(scene: Scene) -> Plan:
+    ask, base = scene.ask, scene.base
     fresh = [slot.worker for slot in ask.fresh if slot.worker is not None]
-    present = {w: held for w, held in drafts.ranks_of(base).items() if w in ask.stay}
-    layout = drafts.lay_out(view, [*ask.stay, *fresh], present=present)
+    present = {w: held for w, held in scene.present.items() if w in ask.stay}
+    doubts = scene.memory.doubts
+    layout = drafts.lay_out(scene.view, [*ask.stay, *fresh], present=present, doubts=doubts)
     if ask.stay:
-        kept = drafts.lay_out(view, ask.stay, present=present, use_all=True)
+        kept = drafts.lay_out(scene.view, ask.stay, present=present, use_all=True, doubts=doubts)
         layout = kept if kept.step <= layout.step else layout
     return drafts.draft(
         layout,
-        generation=generation,
+        generation=scene.generation,
         mode=Mode.BOUNDARY,
         order=_members(base, layout),
         main=base.main,
-        reason=_departure(view, ask.leave) + _left_out(ask.absent),
+        reason=_departure(scene.view, ask.leave) + _left_out(ask.absent),
     )
 
 
@@ -186,10 +151,9 @@ def _departure(view: JobView, leave: Sequence[WorkerId]) -> str:
     return words.listed(parts)
 
 
-def _joining(
-    view: JobView, base: Commit, ask: Wanted, layout: Layout, generation: GenerationNumber
-) -> Plan:
-    slots = drafts.slots_of(view)
+def _joining(scene: Scene, layout: Layout) -> Plan:
+    base, ask = scene.base, scene.ask
+    slots = drafts.slots_of(scene.view)
     new = sorted(worker for worker in layout.ranks if worker not in base.workers)
     if len(new) == 1:
         reason = f"new worker takes {words.ranks(layout.ranks[new[0]])}"
@@ -204,58 +168,9 @@ def _joining(
         reason = f"{reason}, {idle} {'stays' if idle == 1 else 'stay'} standby"
     return drafts.draft(
         layout,
-        generation=generation,
+        generation=scene.generation,
         mode=Mode.BOUNDARY,
         order=_members(base, layout),
         main=base.main,
         reason=reason,
     )
-
-
-def _rebalancing(
-    view: JobView,
-    ask: Wanted,
-    generation: GenerationNumber,
-    *,
-    memory: Memory,
-    settings: LaunchSettings,
-) -> tuple[Plan | None, str]:
-    """Move ranks between the members, if measurements promise enough and it was not tried."""
-    base = view.base
-    assert base is not None
-    slots = drafts.slots_of(view)
-    own = [slots[worker] for worker in ask.stay if worker in slots]
-    stays = "stays" if len(ask.fresh) == 1 else "stay"
-    idle = f"{words.count(len(ask.fresh), 'slot')} {stays} standby: the step would not be shorter"
-    other = gathering.misfits(view, settings)
-    if other and view.spec is not None:
-        kinds = words.listed(sorted({slot.kind for slot in other}))
-        where = words.places(slot.worker for slot in other if slot.worker is not None)
-        stays = "stays" if len(other) == 1 else "stay"
-        idle = f"{where} {stays} standby: of kind {kinds}, the job is of kind {view.spec.kind}"
-    if not own or not profile.are_measured(own):
-        return None, idle if ask.fresh or other else ""
-    present = drafts.ranks_of(base)
-    before = _step_now(view, base, ask.stay)
-    layout = drafts.lay_out(view, ask.stay, present=present)
-    counts = {worker: len(ranks) for worker, ranks in layout.ranks.items()}
-    known = tuple(sorted(counts.items()))
-    if not (_pays(before, layout.step, settings) or (ask.rebalance and layout.step < before)):
-        return None, idle if ask.fresh or other else ""
-    if known in memory.rejected and not ask.rebalance:
-        return None, f"{shares(counts.values())} was measured slower than it promised"
-    reason = profile.rebalance_reason(
-        own,
-        before={worker: len(ranks) for worker, ranks in present.items()},
-        after=counts,
-        step_s=(profile.seconds(before), profile.seconds(layout.step)),
-    )
-    drawn = drafts.draft(
-        layout,
-        generation=generation,
-        mode=Mode.BOUNDARY,
-        order=list(base.workers),
-        main=base.main,
-        reason=reason,
-    )
-    return drawn, ""

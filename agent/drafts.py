@@ -1,8 +1,10 @@
 """Plans and commits as values, drawn up from a view: which workers, which ranks, why. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from easyscale.agent import profile
+from easyscale.agent import limits, profile
+from easyscale.agent.memory import Doubt
 from easyscale.agent.planner import Layout, Place, follow, plan
 from easyscale.model import (
     Assignment,
@@ -11,6 +13,7 @@ from easyscale.model import (
     LogicalRank,
     Member,
     Mode,
+    Occasion,
     OpenGeneration,
     Plan,
     SlotRecord,
@@ -18,6 +21,8 @@ from easyscale.model import (
     WorkerId,
 )
 from easyscale.rendezvous.agreement import JobView
+
+NO_DOUBTS: Mapping[WorkerId, Doubt] = {}
 
 
 def slots_of(view: JobView) -> dict[WorkerId, SlotRecord]:
@@ -40,17 +45,25 @@ def lay_out(
     *,
     present: Mapping[WorkerId, tuple[LogicalRank, ...]],
     use_all: bool = False,
+    doubts: Mapping[WorkerId, Doubt] = NO_DOUBTS,
 ) -> Layout:
-    """The best map of the job's logical ranks onto these workers."""
+    """The best map of the job's logical ranks onto these workers, within their memory."""
     assert view.spec is not None
-    times = profile.micro_steps(slots_of(view).values())
+    n = view.spec.logical_workers
+    slots = slots_of(view)
+    times = profile.micro_steps(slots.values(), doubts)
     usual = max(times.values(), default=1)
+    most = limits.most_ranks(view, slots, ranks_of(view.base))
     places = [
-        Place(worker, times.get(worker, usual), present.get(worker, ())) for worker in workers
+        Place(worker, times.get(worker, usual), present.get(worker, ()), most.get(worker))
+        for worker in workers
     ]
     if len(view.spec.layout) == len(places):
         return follow(view.spec.layout, places)
-    return plan(places, logical_workers=view.spec.logical_workers, use_all=use_all)
+    if sum(n if place.most is None else place.most for place in places) < n:
+        # What memory was free may be free again: better to try than to stand still.
+        places = [replace(place, most=None) for place in places]
+    return plan(places, logical_workers=n, use_all=use_all)
 
 
 def draft(
@@ -61,12 +74,22 @@ def draft(
     order: Sequence[WorkerId],
     main: WorkerId | None,
     reason: str,
+    occasion: Occasion = Occasion.NONE,
+    step_s: tuple[float, float] | None = None,
 ) -> Plan:
     """A plan whose process ranks follow `order`; main stays who it is while it is a member."""
     assignments = tuple(Assignment(worker, layout.ranks.get(worker, ())) for worker in order)
     if main not in order:
         main = next(a.worker for a in assignments if LogicalRank(0) in a.ranks)
-    return Plan(generation=generation, mode=mode, assignments=assignments, main=main, reason=reason)
+    return Plan(
+        generation=generation,
+        mode=mode,
+        assignments=assignments,
+        main=main,
+        reason=reason,
+        occasion=occasion,
+        step_s=step_s,
+    )
 
 
 def pause(generation: GenerationNumber, reason: str) -> Plan:
@@ -88,6 +111,8 @@ def commit_of(drawn: Plan, view: JobView, *, snapshot: SnapshotReference | None 
         reason=drawn.reason,
         open=tuple(OpenGeneration.of(commit, members=drawn.workers) for commit in view.open),
         snapshot=snapshot,
+        occasion=drawn.occasion,
+        step_s=drawn.step_s,
     )
 
 

@@ -5,16 +5,29 @@ Commits are facts: whichever road brings the newest one, it is kept and passed o
 
 from dataclasses import replace
 
-from easyscale.agent import crew, leaving, news, offering, records, respawns
+import msgspec
+
+from easyscale.agent import crew, leaving, news, offering, records, respawns, wants
 from easyscale.agent.actions import Enrol, KillWorker, Write
 from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
 from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
-from easyscale.model import Commit, Determinism, Mode, NodeRecord, SlotRecord, SlotState, encode
+from easyscale.model import (
+    Commit,
+    Determinism,
+    Mode,
+    NodeRecord,
+    SlotRecord,
+    SlotState,
+    Wish,
+    encode,
+)
 from easyscale.rendezvous.agreement import JobView
 from easyscale.reports import EventKind
 
 #: A capability is passed on when it changed by more than this share.
 CAPABILITY_CHANGE = 0.05
+#: and at once when it changed by more than this.
+URGENT_CHANGE = 0.15
 
 
 # --- registration ------------------------------------------------------------------------------
@@ -36,8 +49,9 @@ def record_of(turn: Turn) -> NodeRecord:
     """Our node as others see it; a measurement alone is passed on now and then only."""
     state = turn.state
     slots = tuple(_slot_record(state, slot.name, slot.kind) for slot in state.slots)
-    measured_s = state.measured_s
-    if turn.now.s - measured_s < state.settings.timeouts.capability_every_s:
+    timeouts = state.settings.timeouts
+    every_s = timeouts.capability_urgent_s if _is_urgent(state) else timeouts.capability_every_s
+    if turn.now.s - state.measured_s < every_s:
         slots = _with_former_measurements(state, slots)
     elif state.record is not None and slots != state.record.slots:
         turn.set(measured_s=turn.now.s)
@@ -52,6 +66,21 @@ def record_of(turn: Turn) -> NodeRecord:
         commit=None if state.is_confirmed else state.commit,
         formed=max(entered, default=None),
     )
+
+
+def _is_urgent(state: State) -> bool:
+    """A slot has its first measurement, or one that must move ranks."""
+    for name, worker in state.workers.items():
+        measured = worker.report.micro_step_s if worker.report else None
+        former = _former(state, name)
+        known = former.micro_step_s if former else None
+        if measured and (not known or _change(measured, known) >= URGENT_CHANGE):
+            return True
+    return False
+
+
+def _change(measured: float, known: float) -> float:
+    return max(measured, known) / min(measured, known) - 1
 
 
 def _slot_record(state: State, name: str, kind: str) -> SlotRecord:
@@ -69,7 +98,31 @@ def _slot_record(state: State, name: str, kind: str) -> SlotRecord:
         worker=worker.id,
         state=_slot_state(state, worker),
         address=worker.address,
-        micro_step_s=micro_step,
+    )
+    if report is None or not report.micro_step_s:
+        return record
+    known = former.micro_step_s if former is not None and former.worker == worker.id else None
+    if known and _change(report.micro_step_s, known) < CAPABILITY_CHANGE:
+        return _with_measurement(record, former)
+    return msgspec.structs.replace(
+        record,
+        micro_step_s=report.micro_step_s,
+        spread=report.micro_step_spread,
+        free_bytes=report.free_bytes,
+        partial_bytes=report.partial_bytes,
+    )
+
+
+def _with_measurement(record: SlotRecord, former: SlotRecord | None) -> SlotRecord:
+    """The same slot with what was measured before; nothing of another process on it."""
+    if former is not None and former.worker != record.worker:
+        former = None
+    return msgspec.structs.replace(
+        record,
+        micro_step_s=former.micro_step_s if former else None,
+        spread=former.spread if former else None,
+        free_bytes=former.free_bytes if former else None,
+        partial_bytes=former.partial_bytes if former else None,
     )
 
 
@@ -100,17 +153,7 @@ def _former(state: State, name: str) -> SlotRecord | None:
 def _with_former_measurements(
     state: State, slots: tuple[SlotRecord, ...]
 ) -> tuple[SlotRecord, ...]:
-    return tuple(
-        SlotRecord(
-            slot=slot.slot,
-            kind=slot.kind,
-            worker=slot.worker,
-            state=slot.state,
-            address=slot.address,
-            micro_step_s=former.micro_step_s if (former := _former(state, slot.slot)) else None,
-        )
-        for slot in slots
-    )
+    return tuple(_with_measurement(slot, _former(state, slot.slot)) for slot in slots)
 
 
 def lease_ended(turn: Turn, event: LeaseEnded) -> None:
@@ -152,6 +195,8 @@ def viewed(turn: Turn, event: Viewed) -> None:
     if plan is not None:
         crew.tell_plan(turn, plan)
     _notice_endings(turn, former, view)
+    if former.revision:
+        news.tell_speeds(turn, former, view)
     _notice_wishes(turn, view)
     records.delete_superseded(turn)
     records.register_snapshots(turn)
@@ -215,12 +260,20 @@ def _notice_wishes(turn: Turn, view: JobView) -> None:
             offering.seek(turn, wish_id, wish)
         if wish.node != state.node or wish.kind not in ("drain", "migrate"):
             continue
+        if wish.kind == "migrate" and not _has_moved(state, wish):
+            continue  # what it holds trains on until the others can take it over
         names = {slot.name for slot in state.slots}
         asked = frozenset(wish.slots or names) & names
         if asked - turn.state.withdrawn:
             offering.withdraw(turn, asked, wish.by or "a wish")
-        if wish.kind == "drain" and not wish.slots:
+        if not wish.slots:
             leaving.leave(turn, wish.by or "a wish", signal=None)
+
+
+def _has_moved(state: State, wish: Wish) -> bool:
+    """No slot that the wish names is a member's any more, by the newest commit."""
+    commit = state.commit
+    return commit is not None and not any(wants.moves_away(wish, w) for w in commit.workers)
 
 
 def notice_kinds(turn: Turn) -> None:

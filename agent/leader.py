@@ -15,6 +15,7 @@ from easyscale.agent import (
     endings,
     survivors,
     trials,
+    wants,
     words,
 )
 from easyscale.agent.beginnings import Start
@@ -31,7 +32,7 @@ from easyscale.rendezvous.agreement import (
     Tidy,
     objection,
 )
-from easyscale.rendezvous.keys import Incarnation
+from easyscale.rendezvous.keys import Incarnation, JobKeys
 from easyscale.rendezvous.tidying import stale_keys
 
 Rule = Callable[[Standpoint, Memory], Verdict | None]
@@ -71,9 +72,14 @@ def decide(at: Standpoint, memory: Memory) -> Verdict:
 def _await_readable_truth(at: Standpoint, memory: Memory) -> Verdict | None:
     """A record of truth that we cannot read may say that we are wrong: decide nothing."""
     for key, reason in sorted(at.view.unreadable.items()):
-        if not key.startswith((at.keys.nodes, at.keys.wishes, at.keys.snapshots)):
+        if not key.startswith((at.keys.nodes, at.keys.wishes, at.keys.snapshots, *_notes(at.keys))):
             return Verdict(None, reason, memory)
     return None
+
+
+def _notes(keys: JobKeys) -> tuple[str, ...]:
+    """What the balancer writes for people: no decision stands on it."""
+    return keys.speed, keys.profile, keys.proposals
 
 
 def _obey_fence(at: Standpoint, memory: Memory) -> Verdict | None:
@@ -174,9 +180,13 @@ def _answered(at: Standpoint, members: tuple[WorkerId, ...]) -> tuple[str, ...]:
     for wish_id, wish in sorted(at.view.wishes.items()):
         match wish.kind:
             case "drain" | "migrate":
-                touched = [w for w in slots if changes.drains(wish, w)]
+                touched = [w for w in slots if wants.concerns(wish, w)]
                 noted = all(slots[w].state in ("draining", "gone") for w in touched)
-                if noted and not any(changes.drains(wish, worker) for worker in members):
+                if noted and not any(wants.concerns(wish, worker) for worker in members):
+                    answered.append(wish_id)
+            case "profile":
+                record = at.view.profile
+                if record is not None and record.wish == wish_id and record.done:
                     answered.append(wish_id)
             case "rebalance":
                 answered.append(wish_id)

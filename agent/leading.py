@@ -3,7 +3,7 @@
 At most one transaction is under way, and the same view is acted on once.
 """
 
-from easyscale.agent import leader, news
+from easyscale.agent import leader, ledger, news
 from easyscale.agent.actions import Transact
 from easyscale.agent.events import Deposed, Elected, Transacted
 from easyscale.agent.memory import Memory
@@ -22,6 +22,7 @@ WATCH_EVERY_S = 0.5
 def elected(turn: Turn, event: Elected) -> None:
     """Begin to lead with nothing remembered: the open plan, if any, is taken over by the rules."""
     turn.set(token=event.token, memory=Memory(), acted_revision=-1, deciding="", wake_s=None)
+    turn.set(published={})
     turn.because("leads")
 
 
@@ -62,6 +63,7 @@ def decide(turn: Turn) -> None:
     turn.set(memory=verdict.memory, wake_s=verdict.wake_s)
     if verdict.reason:
         turn.set(leader_reason=verdict.reason)
+    ledger.publish(turn)
     if verdict.decision is None:
         return
     planned = transaction(verdict.decision, state.view, keys=state.keys, token=state.token)

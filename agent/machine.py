@@ -7,7 +7,17 @@ No clock, no log, no I/O; the driver performs the actions in order and brings th
 
 from typing import assert_never
 
-from easyscale.agent import crew, following, leading, leaving, news, offering, records, watchdog
+from easyscale.agent import (
+    crew,
+    following,
+    leading,
+    leaving,
+    ledger,
+    news,
+    offering,
+    records,
+    watchdog,
+)
 from easyscale.agent.actions import AgentAction, Campaign, Write
 from easyscale.agent.events import (
     AgentEvent,
@@ -183,6 +193,8 @@ def _meet_store_again(turn: Turn, event: StoreBack) -> None:
 def _note_transaction(turn: Turn, event: Transacted) -> None:
     if event.name.startswith(leading.DECISION):
         leading.decided(turn, event)
+    elif event.name.startswith(ledger.NOTE):
+        ledger.published(turn, event.name, succeeded=event.succeeded)
     elif event.name.startswith(records.SNAPSHOT):
         name = event.name.removeprefix(records.SNAPSHOT)
         records.snapshot_registered(turn, name, succeeded=event.succeeded)

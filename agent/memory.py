@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from easyscale.agent.settings import Timeouts
+from easyscale.balance import FormerPlan, ProfileRecord, TriedPlan
 from easyscale.model import Assignment, GenerationNumber, Mode, WorkerId
 from easyscale.rendezvous.agreement import JobView
 from easyscale.rendezvous.keys import Incarnation
@@ -32,12 +33,60 @@ class Trial:
     generation: GenerationNumber
     #: The map before it, in the order of the process ranks.
     former: tuple[Assignment, ...]
-    #: Seconds of a step as measured under that map.
+    #: Seconds of a step as measured under that map, and as promised of this one.
     before_s: float
+    promised_s: float
     #: It is judged when the job has completed so many operations.
     due: int
     #: Set when it was judged worse: why the former map comes back.
     undone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowness:
+    """A slot that takes longer than its kind: since which position, how much, whether told."""
+
+    since: int
+    since_step: int
+    micro_step_s: float
+    ratio: float
+    #: What it is held against: `its kind`, or `its best`.
+    usual: str
+    is_told: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A slot that computes slower than it measures: how much, and what it measured then."""
+
+    factor: float
+    micro_step_s: float
+    #: The position up to which it is doubted.
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A slot that holds nothing since it is slow: when to look again, how long from then on."""
+
+    due: int
+    interval: int
+    #: It has its rank since this position, and this time; None while it holds nothing.
+    began: int | None = None
+    began_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A profile under way: which slots its points leave ranks, and what was measured."""
+
+    wish: str
+    #: Workers that hold ranks, point by point; those measured already come first.
+    points: tuple[tuple[WorkerId, ...], ...]
+    #: The members that it was begun with: with others it ends.
+    members: frozenset[WorkerId]
+    record: ProfileRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +113,17 @@ class Memory:
     gathering_s: float | None = None
     complete_s: float | None = None
     trial: Trial | None = None
-    #: Maps that measured worse than they had promised, as counts per worker.
-    rejected: tuple[tuple[tuple[WorkerId, int], ...], ...] = ()
+    #: Maps that measured worse than they had promised, and slots that had promised too much.
+    tried: tuple[TriedPlan, ...] = ()
+    doubts: Mapping[WorkerId, Doubt] = field(default_factory=dict)
+    slow: Mapping[WorkerId, Slowness] = field(default_factory=dict)
+    #: The shortest micro-step that each slot has measured, seconds.
+    best: Mapping[WorkerId, float] = field(default_factory=dict)
+    probes: Mapping[WorkerId, Probe] = field(default_factory=dict)
+    scaling: Scaling | None = None
+    #: The plan before the present one, and the generation that replaced it.
+    former: FormerPlan | None = None
+    replaced_by: GenerationNumber | None = None
 
     def without_lease_s(self, worker: WorkerId, now: float) -> float:
         """How long the worker's agent has been without a registration."""

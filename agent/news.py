@@ -11,7 +11,8 @@ from easyscale.agent import budget
 from easyscale.agent.actions import Announce
 from easyscale.agent.cause import signal_name
 from easyscale.agent.state import State, Turn
-from easyscale.model import Commit, Ending, Mode, SnapshotRecord, WorkerId
+from easyscale.model import Commit, Ending, Mode, Occasion, SnapshotRecord, WorkerId
+from easyscale.rendezvous.agreement import JobView
 from easyscale.rendezvous.keys import Incarnation
 from easyscale.reports import EventKind, Fact, JobEvent
 
@@ -126,6 +127,18 @@ def _tell_change(turn: Turn, commit: Commit, former: Commit | None, pause_s: flo
     left = [worker for worker in before if worker not in commit.workers]
     if commit.pauses:
         return
+    before_s, after_s = commit.step_s or (None, None)
+    if commit.occasion is Occasion.MIGRATION:
+        moved = _moved(commit, former)
+        announce(
+            turn,
+            EventKind.MIGRATED,
+            commit.reason,
+            pause_s=pause_s,
+            steps_lost=0,
+            ranks_moved=moved,
+        )
+        return
     for node, workers in _by_node(came):
         one = workers[0] if len(workers) == 1 else None
         announce(
@@ -152,7 +165,43 @@ def _tell_change(turn: Turn, commit: Commit, former: Commit | None, pause_s: flo
             steps_lost=0,
         )
     if not came and not left:
-        announce(turn, EventKind.REBALANCED, commit.reason, pause_s=pause_s, steps_lost=0)
+        announce(
+            turn,
+            EventKind.REBALANCED,
+            commit.reason,
+            pause_s=pause_s,
+            steps_lost=0,
+            step_s_before=before_s,
+            step_s_after=after_s,
+        )
+
+
+def tell_speeds(turn: Turn, former: JobView, view: JobView) -> None:
+    """Slots that have become slow, and those that are not any more, by the leader's record."""
+    was = {each.worker: each for each in former.speed.slow} if former.speed else {}
+    now = {each.worker: each for each in view.speed.slow} if view.speed else {}
+    for worker, slow in now.items():
+        if worker not in was or (slow.emptied and not was[worker].emptied):
+            announce(
+                turn,
+                EventKind.SLOW,
+                slow.reason,
+                node=worker.node,
+                slot=worker.slot,
+                ratio=slow.ratio,
+                emptied=slow.emptied,
+                since_step=slow.since_step,
+            )
+    for worker, slow in was.items():
+        present = view.is_present(worker) or not view.nodes
+        if worker not in now and present and not view.ended(worker):
+            announce(
+                turn,
+                EventKind.RECOVERED_SPEED,
+                f"as fast as usual again, slow since step {slow.since_step:,}",
+                node=worker.node,
+                slot=worker.slot,
+            )
 
 
 def _by_node(workers: Iterable[WorkerId]) -> list[tuple[str, list[WorkerId]]]:

@@ -9,24 +9,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from easyscale.agent import words
+from easyscale.agent.memory import Doubt
 from easyscale.model import SlotRecord, WorkerId
 
-_NS_PER_S = 1_000_000_000
+NS_PER_S = 1_000_000_000
+_SURE: Mapping[WorkerId, Doubt] = {}
 
 
-def micro_steps(slots: Iterable[SlotRecord]) -> dict[WorkerId, int]:
-    """Nanoseconds of a micro-step for every worker, measured or stood in for."""
-    taken = [slot for slot in slots if slot.worker is not None]
+def micro_steps(
+    slots: Iterable[SlotRecord], doubts: Mapping[WorkerId, Doubt] = _SURE
+) -> dict[WorkerId, int]:
+    """Nanoseconds of a micro-step for every worker: measured, and believed, or stood in for."""
+    taken = {slot.worker: slot for slot in slots if slot.worker is not None}
+    measured = {
+        worker: slot.micro_step_s * (doubts[worker].factor if worker in doubts else 1.0)
+        for worker, slot in taken.items()
+        if slot.micro_step_s
+    }
     by_kind: dict[str, list[float]] = defaultdict(list)
-    for slot in taken:
-        if slot.micro_step_s:
-            by_kind[slot.kind].append(slot.micro_step_s)
+    for worker, seconds_ in measured.items():
+        by_kind[taken[worker].kind].append(seconds_)
     of_kind = {kind: median(values) for kind, values in by_kind.items()}
     of_all = median(of_kind.values()) if of_kind else 1.0
     return {
-        slot.worker: max(1, int((slot.micro_step_s or of_kind.get(slot.kind, of_all)) * _NS_PER_S))
-        for slot in taken
-        if slot.worker is not None
+        worker: max(1, int(measured.get(worker, of_kind.get(slot.kind, of_all)) * NS_PER_S))
+        for worker, slot in taken.items()
     }
 
 
@@ -36,7 +43,7 @@ def are_measured(slots: Iterable[SlotRecord]) -> bool:
 
 
 def seconds(nanoseconds: int) -> float:
-    return nanoseconds / _NS_PER_S
+    return nanoseconds / NS_PER_S
 
 
 def rebalance_reason(
@@ -56,9 +63,15 @@ def rebalance_reason(
         change = before.get(slot.worker, 0), after.get(slot.worker, 0)
         if change[0] != change[1]:
             moves[slot.worker.node].add(change)
-    speeds = ", ".join(f"{kind} {median(each):.3g}/s" for kind, each in sorted(rates.items()))
+    speeds = ", ".join(f"{kind} {_range(each)}/s" for kind, each in sorted(rates.items()))
     shifts = ", ".join(
         f"{node} " + " and ".join(f"{a} → {b}" for a, b in sorted(changes))
         for node, changes in sorted(moves.items())
     )
     return f"{speeds}: {shifts} a slot; step {words.becomes(*step_s)}"
+
+
+def _range(rates: Sequence[float]) -> str:
+    """`13.2`, and `6.6 to 13.2` where slots of one kind differ a lot."""
+    low, high = min(rates), max(rates)
+    return f"{median(rates):.3g}" if high < 1.2 * low else f"{low:.3g} to {high:.3g}"

@@ -52,11 +52,6 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     meeting_timeout_s: float = 600.0
     #: An agent that serves the job's etcd waits so long for the others to leave before it.
     serve_linger_s: float = 10.0
-    #: A plan must shorten the step by this share to be worth a change.
-    least_gain: float = 0.05
-    #: A rebalance is judged after so many steps; slower than before by this share, it is undone.
-    trial_steps: int = 20
-    trial_tolerance: float = 0.02
     #: A failure is behind us when the job has completed this many steps more.
     forgiven_after_steps: int = 10
     #: A slot whose workers fail is started again after 0, then this, doubling up to the most.
@@ -68,8 +63,9 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     quarantine_most_s: float = 1800.0
     #: Progress is recorded in the store this often.
     progress_every_s: float = 1.0
-    #: A measured capability is passed on at most this often.
+    #: A measured capability is passed on at most this often, and one that changed a lot this often.
     capability_every_s: float = 5.0
+    capability_urgent_s: float = 0.5
 
     @property
     def evict_after_s(self) -> float:
@@ -86,6 +82,31 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
         if step_s is None:
             return self.hang_outside_s
         return max(self.hang_least_s, self.hang_steps * step_s)
+
+
+class Balance(msgspec.Struct, frozen=True, kw_only=True):
+    """When ranks move between the slots of a running job."""
+
+    #: From this multiple of its kind's median on, for so many steps, a slot is called slow.
+    slow_from: float = 1.2
+    slow_steps: int = 5
+    #: A plan must shorten the step by this share to be worth a change,
+    least_gain: float = 0.05
+    #: and pay for the pause of the change within so many steps.
+    pays_within: int = 200
+    #: What a change is believed to cost until one was measured: a joiner's, and any other in steps.
+    join_pause_s: float = 0.5
+    rebalance_steps: float = 1.0
+    #: A change is judged after so many steps; slower than before by this share, it is undone.
+    trial_steps: int = 20
+    trial_tolerance: float = 0.05
+    #: What was tried may be tried again when a slot's speed has changed by this share.
+    other_speed: float = 0.15
+    #: A slot that was emptied is given one rank for so many steps and seconds, to see how fast
+    #: it is now: as often as costs this share of all time, half as often after each time in vain.
+    probe_steps: int = 8
+    probe_least_s: float = 2.0
+    probe_share: float = 0.02
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +167,7 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Where Prometheus may ask; 0: any free port, None: nowhere.
     metrics_port: int | None = None
     timeouts: Timeouts = Timeouts()
+    balance: Balance = Balance()
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

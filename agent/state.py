@@ -73,6 +73,7 @@ class Entered:
     position: int
     has_state: bool
     pause_s: float | None = None
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ class OwnWorker:
         if self.last_step is not None:
             return self.last_step
         beat = self.beat.step if self.beat else 0
-        return max(beat, self.report.step if self.report else 0)
+        entered = self.entered.step if self.entered else 0
+        return max(beat, entered, self.report.step if self.report else 0)
 
 
 class Stage(StrEnum):
@@ -206,6 +208,8 @@ class State:
     deciding: str = ""
     wake_s: float | None = None
     leader_reason: str = ""
+    #: Key -> what a leader has last written there for people and for the next leader.
+    published: Mapping[str, str] = field(default_factory=dict)
     found: tuple[SnapshotRecord, ...] = ()
     #: Snapshots that are durable here and not yet registered.
     unregistered: tuple[SnapshotRecord, ...] = ()

@@ -11,20 +11,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from easyscale.agent import events
+from easyscale.agent import events, explain
 from easyscale.agent.actions import Exit
 from easyscale.agent.chronicle import Chronicle
 from easyscale.agent.dialogue import Handler
 from easyscale.agent.link import Opened
 from easyscale.agent.log_files import log_files, nodes_with_logs, read_piece
 from easyscale.agent.meter import Meter, Reading
-from easyscale.agent.metrics import Seen
 from easyscale.agent.placements import Placements
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.state import Now, State
@@ -73,6 +71,7 @@ class Teller:
         return {
             "status": self._answer_status,
             "slots": self._answer_slots,
+            "plan": self._answer_plan,
             "profile": self._answer_profile,
             "events": self._answer_events,
             "story": self._answer_story,
@@ -116,17 +115,6 @@ class Teller:
             own = replace(own, snapshot_age_s=_age_s(newest.path, own.now.wall_s))
         return status_of(self._settings.job_id, view, wall_s=own.now.wall_s, own=own)
 
-    def seen(self) -> Seen:
-        """What is told to who measures it."""
-        state = self._state()
-        return Seen(
-            status=self.status(),
-            node=state.node,
-            version=version("easyscale-torch"),
-            leads=state.token is not None,
-            told=self._chronicle.told.counts,
-        )
-
     def whole_view(self, state: State) -> JobView:
         """The leader has it; others, who follow less, read it when somebody asks."""
         is_known = state.token is not None and state.is_complete
@@ -145,6 +133,13 @@ class Teller:
         status = self.status()
         self._note_watcher(str(arguments.get("watcher", "")))
         return Glance(status=status, closing=closing)
+
+    def _answer_plan(self, arguments: Mapping[str, Any]) -> object:
+        """Who computes what, and why."""
+        del arguments
+        measured_s = self.status().step_time.measured_s
+        view = self.whole_view(self._state())
+        return explain.of_job(self._settings.job_id, view, measured_s=measured_s)
 
     def _answer_profile(self, arguments: Mapping[str, Any]) -> object:
         """Throughput against slots, as it was measured last."""

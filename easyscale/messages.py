@@ -98,6 +98,11 @@ class StepReport(Message, frozen=True, kw_only=True, tag=True):
     exchange_wait_s: float | None
     data_wait_s: float | None
     samples_per_step: int | None
+    #: How far its micro-steps lie around their median, as a share of it.
+    micro_step_spread: float | None = None
+    #: Memory that this process could still take, and what one partial sum of gradients takes.
+    free_bytes: int | None = None
+    partial_bytes: int | None = None
 
 
 class SnapshotWritten(Message, frozen=True, kw_only=True, tag=True):

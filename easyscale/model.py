@@ -170,6 +170,9 @@ class Plan(Record, frozen=True, kw_only=True):
     assignments: tuple[Assignment, ...]
     main: WorkerId | None
     reason: str
+    occasion: Occasion = Occasion.NONE
+    #: What a step takes before and after, by the slots' measured speeds; None: not measured.
+    step_s: tuple[float, float] | None = None
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
@@ -236,6 +239,9 @@ class Commit(Record, frozen=True, kw_only=True):
     reason: str
     open: tuple[OpenGeneration, ...] = ()
     snapshot: SnapshotReference | None = None
+    occasion: Occasion = Occasion.NONE
+    #: As in the plan.
+    step_s: tuple[float, float] | None = None
 
     @property
     def digest(self) -> str:
@@ -311,6 +317,10 @@ class SlotRecord(msgspec.Struct, frozen=True):
     address: str = ""
     #: Median of its measured micro-steps of this job, seconds.
     micro_step_s: float | None = None
+    spread: float | None = None
+    #: Memory that its worker could still take, and what one partial sum of the gradients takes.
+    free_bytes: int | None = None
+    partial_bytes: int | None = None
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
@@ -396,10 +406,11 @@ class BrokenReport(Record, frozen=True, kw_only=True):
 class Wish(Record, frozen=True, kw_only=True):
     """What a person or an agent asks of the leader."""
 
-    kind: str  # drain, devices, migrate, rebalance, stop, fence
+    kind: str  # drain, devices, migrate, rebalance, profile, stop, fence
     node: str = ""
     slots: tuple[str, ...] = ()
-    #: For `devices`: the word that says which slots the node shall offer.
+    #: For `devices`: the word that says which slots the node shall offer. For `migrate`: the NODE
+    #: or NODE/SLOT that takes over. For `profile`: how many steps each size is measured.
     target: str = ""
     by: str = ""
     #: Why the node that it concerns cannot do it; it stands until that node grants another one.

@@ -14,8 +14,11 @@
         commit/<g>                      the self-contained record
         in/<g>/<worker>                 lease; the worker formed the generation
         broken/<g>/<worker>             lease; its wait ended without a result
+        profile                         throughput against number and kind of slots
         progress                        position, step, metrics, once a second
+        proposals                       what more slots would bring, for the level above
         snapshots/<name>                a durable snapshot
+        speed                           which slots are slow, how the plan came about
         outcome                         how the job ended
 
 `<worker>` is `<node>/<incarnation>/<slot>/<spawn>`, where a slot may itself hold a slash.
@@ -72,6 +75,18 @@ class JobKeys:
     @property
     def progress(self) -> str:
         return f"{self.prefix}progress"
+
+    @property
+    def profile(self) -> str:
+        return f"{self.prefix}profile"
+
+    @property
+    def proposals(self) -> str:
+        return f"{self.prefix}proposals"
+
+    @property
+    def speed(self) -> str:
+        return f"{self.prefix}speed"
 
     @property
     def outcome(self) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
 
+from easyscale.balance import ProfileRecord, ProposalsRecord, SpeedRecord
 from easyscale.errors import FormatError
 from easyscale.model import (
     BrokenReport,
@@ -79,6 +80,9 @@ class JobView:
     snapshots: Mapping[str, SnapshotRecord] = field(default_factory=dict)
     outcome: Outcome | None = None
     outcome_revision: int = 0
+    speed: SpeedRecord | None = None
+    profile: ProfileRecord | None = None
+    proposals: ProposalsRecord | None = None
     #: Key -> why it could not be read.
     unreadable: Mapping[str, str] = field(default_factory=dict)
     #: Key -> (mod_revision, value), so that the next view parses only what changed.
@@ -187,6 +191,9 @@ class _Reader:
         self._spec: tuple[int, JobSpec | None] = (0, None)
         self._progress: ProgressRecord | None = None
         self._outcome: tuple[int, Outcome | None] = (0, None)
+        self._speed: SpeedRecord | None = None
+        self._profile: ProfileRecord | None = None
+        self._proposals: ProposalsRecord | None = None
         self._nodes: dict[str, Node] = {}
         self._gone: list[tuple[int, WorkerId, Ending]] = []
         self._gone_agents: dict[Incarnation, Ending] = {}
@@ -219,6 +226,12 @@ class _Reader:
                 self._progress = self._read(entry, ProgressRecord)
             case "outcome":
                 self._outcome = (entry.mod_revision, self._read(entry, Outcome))
+            case "speed":
+                self._speed = self._read(entry, SpeedRecord)
+            case "profile":
+                self._profile = self._read(entry, ProfileRecord)
+            case "proposals":
+                self._proposals = self._read(entry, ProposalsRecord)
             case "nodes":
                 node = self._read(entry, NodeRecord)
                 self._nodes[key_names.node_of(entry.key)] = Node(node, entry.create_revision)
@@ -294,6 +307,9 @@ class _Reader:
             snapshots=self._snapshots,
             outcome=outcome,
             outcome_revision=outcome_revision,
+            speed=self._speed,
+            profile=self._profile,
+            proposals=self._proposals,
             unreadable=self._unreadable,
             parsed=self._parsed,
         )

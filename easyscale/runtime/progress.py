@@ -5,6 +5,7 @@ import time
 from easyscale.messages import StepReport
 from easyscale.model import Position, metrics_as_json
 from easyscale.pulse import Phase
+from easyscale.runtime.room import free_bytes, partial_bytes
 from easyscale.runtime.session import Session
 from easyscale.runtime.timing import middle
 from easyscale.runtime.training import Training
@@ -49,5 +50,8 @@ class Progress:
                 samples_per_step=(
                     None if batch is None else batch * training.settings.logical_workers
                 ),
+                micro_step_spread=timing.micro_steps.spread(),
+                free_bytes=free_bytes(training.device),
+                partial_bytes=partial_bytes(training),
             )
         )

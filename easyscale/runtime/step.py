@@ -255,7 +255,7 @@ class Step:
         if self._rank is not None:
             work.finish(self._rank)
             self._rank = None
-            timing.micro_steps.append(time.monotonic() - self._handed_out_s)
+            timing.end_micro_step(time.monotonic() - self._handed_out_s)
         rank = self._team.next_rank(work)
         if rank is None:
             self._opened.complete = True

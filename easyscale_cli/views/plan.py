@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from easyscale.plan_facts import PlanFacts, PlannedSlot
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.launch import WIDE
@@ -31,73 +32,6 @@ _UNSURE_SHARE: Final = 0.05
 _SLOWER: Final = 1.1
 
 
-class PlannedSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """What one slot has to do in a step."""
-
-    node: str
-    slot: str
-    kind: str
-    ranks: tuple[int, ...]
-    micro_steps_per_s: float | None
-    spread_share: float | None
-    busy_s: float | None
-    #: How many logical workers it had in the plan before.
-    previous_count: int | None = None
-
-
-class Waste(msgspec.Struct, frozen=True, kw_only=True):
-    """Capability that the plan cannot use, in micro-steps per second."""
-
-    idle_per_s: float
-    padding_per_s: float
-    share: float
-
-
-class PreviousPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan before."""
-
-    generation: int
-    step_seconds: float | None
-
-
-class Alternative(msgspec.Struct, frozen=True, kw_only=True):
-    """Another plan that was looked at, or one that more devices would allow."""
-
-    name: str
-    per_slot: tuple[int, ...]
-    busy_s: float | None
-    #: Step time against the present plan; null for the plan itself.
-    against_now_share: float | None
-    reason: str
-    is_present: bool = False
-
-
-class PlanFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything `easyscale plan JOB` says."""
-
-    version: int = plain.JSON_VERSION
-    job: str
-    era: int
-    generation: int
-    planned_at: str
-    planned_at_step: int
-    logical_workers: int
-    step_seconds: float | None
-    measured_step_seconds: float | None
-    throughput_per_s: float | None
-    capability_per_s: float | None
-    waste: Waste | None
-    reason: str
-    assignments: tuple[PlannedSlot, ...]
-    moved_ranks: tuple[int, ...] = ()
-    previous: PreviousPlan | None = None
-    alternatives: tuple[Alternative, ...] = ()
-    #: Since which slot the step is slower than predicted, if one can be named.
-    slower_since: str | None = None
-    #: Why other plans were looked at.
-    occasion: str = ""
-
-
 def plan_json(plan: PlanFacts) -> str:
     """The one object of `plan --json`."""
     value: dict[str, Any] = msgspec.to_builtins(plan)
@@ -119,15 +53,14 @@ def _title(plan: PlanFacts, cells: int, glyphs: Glyphs, zone: tzinfo | None) -> 
     used = sum(bool(slot.ranks) for slot in plan.assignments)
     workers = numbers.counted(plan.logical_workers, "logical worker")
     between = Span(glyphs.between, Role.QUIET)
-    left = line(
-        Span(glyphs.name(plan.job), Role.NAME),
-        between,
-        numbers.generation(plan.era, plan.generation),
-        between,
-        f"{workers} on {numbers.counted(used, 'slot')}",
-    )
-    when = numbers.clock(plan.planned_at, zone)
-    right = line(f"planned {when}, step {numbers.count(plan.planned_at_step)}")
+    left = line(f"{workers} on {numbers.counted(used, 'slot')}")
+    if plan.job is not None:
+        number = numbers.generation(plan.era or 0, plan.generation or 0)
+        left = line(Span(glyphs.name(plan.job), Role.NAME), between, number, between, *left)
+    right: Line = ()
+    if plan.planned_at is not None:
+        when = numbers.clock(plan.planned_at, zone)
+        right = line(f"planned {when}, step {numbers.count(plan.planned_at_step or 0)}")
     return [*ends(left, right, cells, glyphs.cut), *_step(plan, cells, glyphs)]
 
 
@@ -195,7 +128,7 @@ def _slot(
         line(glyphs.name(slot.kind)),
         line(numbers.spans(slot.ranks)),
         line(str(count)),
-        line("?" if speed is None else f"{speed:.1f}"),
+        line("?" if speed is None else _rate(speed)),
         _spread(slot.spread_share, glyphs),
         line(numbers.milliseconds(busy_s)),
         line(numbers.milliseconds(idle_s)),
@@ -223,17 +156,22 @@ def _totals(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
     rows: list[Line] = []
     work_s = _work_s(plan)
     if plan.throughput_per_s is not None and plan.capability_per_s is not None:
-        told = f"{plan.throughput_per_s:,.1f} of {plan.capability_per_s:,.1f} micro-steps/s"
+        told = f"{_rate(plan.throughput_per_s)} of {_rate(plan.capability_per_s)} micro-steps/s"
         if work_s is not None:
             told += f" ({plan.logical_workers:,} / {work_s:.3f} s)"
         rows += _labelled("throughput", told, cells)
     if plan.waste is not None:
         waste = plan.waste
         total = waste.idle_per_s + waste.padding_per_s
-        padding = "0" if waste.padding_per_s == 0 else f"{waste.padding_per_s:,.1f}"
-        told = f"{total:,.1f}/s, {waste.share * 100:.1f} %: {waste.idle_per_s:,.1f} idle until "
+        told = f"{_rate(total)}/s, {waste.share * 100:.1f} %: {_rate(waste.idle_per_s)} idle until "
+        padding = _rate(waste.padding_per_s)
         rows += _labelled("waste", f"{told}the slowest is done, {padding} padding", cells)
     return [*rows, *_labelled("reason", glyphs.prose(plan.reason), cells)]
+
+
+def _rate(per_s: float) -> str:
+    """`122.1`; small ones keep two digits."""
+    return "0" if not per_s else f"{per_s:,.1f}" if per_s >= 1 else f"{per_s:.2g}"
 
 
 def _labelled(label: str, text: str, cells: int) -> list[Line]:

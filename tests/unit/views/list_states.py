@@ -5,8 +5,8 @@ import msgspec
 from easyscale.inspection import ValueDifference
 from easyscale.job_status import JobFacts
 from easyscale.model import JobState
+from easyscale.plan_facts import Alternative, PlanFacts, PlannedSlot, PreviousPlan, Waste
 from easyscale_cli.views.jobs import JobRow
-from easyscale_cli.views.plan import Alternative, PlanFacts, PlannedSlot, PreviousPlan, Waste
 from easyscale_cli.views.snapshots import Removed, SnapshotRow, TensorDifference, Verdict
 from tests.unit.views.launch_states import history_of
 from tests.unit.views.status_states import LLAMA, RESNET50

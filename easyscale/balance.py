@@ -1,0 +1,109 @@
+"""What a job's balancer keeps in the store: speeds, what was tried, its profile, its proposals.
+
+The leader writes these records; agents tell people what changed in them, commands draw them.
+"""
+
+import msgspec
+
+from easyscale.model import GenerationNumber, Record, WorkerId
+
+
+class SlowSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that takes much longer than its kind, or than it used to."""
+
+    worker: WorkerId
+    #: The step since which it is slow.
+    since_step: int
+    micro_step_s: float
+    #: Against the median of its kind, or its own best where it is the only one.
+    ratio: float
+    #: It holds nothing: any share of its own would be what all others wait for.
+    emptied: bool
+    reason: str
+
+
+class FormerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan before the present one."""
+
+    generation: GenerationNumber
+    #: What a step took under it, by its slots' speeds when it was left.
+    step_s: float | None
+    #: Logical workers by place, `node/slot`.
+    counts: dict[str, int]
+
+
+class TriedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that was undone, and the speeds at which it may not be tried again."""
+
+    counts: tuple[tuple[WorkerId, int], ...]
+    #: Seconds of a micro-step there, as measured then.
+    micro_steps: dict[str, float]
+    promised_s: float
+    measured_s: float
+    reason: str
+    #: The position up to which it is not tried again, and how often it has failed.
+    until: int
+    times: int = 1
+
+
+class SpeedRecord(Record, frozen=True, kw_only=True):
+    """How the present plan came about, which slots are slow, what did not work (`speed`)."""
+
+    generation: GenerationNumber
+    #: RFC 3339, UTC.
+    planned_at: str
+    planned_at_step: int
+    former: FormerPlan | None = None
+    slow: tuple[SlowSlot, ...] = ()
+    tried: tuple[TriedPlan, ...] = ()
+
+
+class ProfilePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Throughput with some of a job's slots."""
+
+    #: Slots by kind; those without logical workers are not counted.
+    slots: dict[str, int]
+    #: Logical workers of each slot, most first.
+    counts: tuple[int, ...]
+    step_s: float
+    micro_steps_per_s: float
+    #: What the planner said a step's micro-steps would take.
+    predicted_s: float | None
+
+
+class ProfileRecord(Record, frozen=True, kw_only=True):
+    """Throughput against number and kind of slots, measured in the running job (`profile`)."""
+
+    #: The wish that asked for it.
+    wish: str
+    by: str
+    at: str
+    logical_workers: int
+    #: How many points there will be.
+    planned: int
+    points: tuple[ProfilePoint, ...] = ()
+    done: bool = False
+    #: Why it ended before its last point.
+    reason: str = ""
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """So many slots more of one kind, and what they would bring."""
+
+    kind: str
+    slots: int
+    #: ((T' / T) - 1) / slots + 1: the gain for each slot (EasyScale, section 3).
+    score: float
+    step_s: float
+    waste_share: float
+
+
+class ProposalsRecord(Record, frozen=True, kw_only=True):
+    """What a job asks of the level above, best first (`proposals`)."""
+
+    generation: GenerationNumber
+    step: int
+    #: Slots it has, by kind, and what its step takes with them.
+    slots: dict[str, int]
+    step_s: float
+    proposals: tuple[Proposal, ...] = ()

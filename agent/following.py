@@ -87,12 +87,8 @@ def _slot_record(state: State, name: str, kind: str) -> SlotRecord:
     worker = state.workers.get(name)
     if worker is None:
         return SlotRecord(name, kind or state.zygote_kind or "", None, _empty_state(state, name))
-    micro_step = worker.report.micro_step_s if worker.report else None
-    former = _former(state, name)
-    if micro_step is not None and former is not None and former.micro_step_s is not None:
-        change = abs(micro_step - former.micro_step_s) / former.micro_step_s
-        micro_step = former.micro_step_s if change < CAPABILITY_CHANGE else micro_step
-    return SlotRecord(
+    report, former = worker.report, _former(state, name)
+    record = SlotRecord(
         slot=name,
         kind=worker.kind or kind or state.zygote_kind or "",
         worker=worker.id,
@@ -231,8 +227,7 @@ def adopt(turn: Turn, commit: Commit, *, road: str) -> None:
     ours = former.workers if former is not None else ()
     if commit.pauses:
         turn.set(untold=None)
-        is_told = state.stage is Stage.LEAVING and state.signal is not None
-        if not is_told and any(worker.id in ours for worker in turn.state.workers.values()):
+        if any(worker.id in ours for worker in turn.state.workers.values()):
             reason = f"pausing at the next step with a snapshot: {commit.reason}"
             news.announce(turn, EventKind.DRAINING, reason)
     elif not any(worker.id in commit.workers for worker in turn.state.workers.values()):

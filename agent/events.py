@@ -156,6 +156,8 @@ class Transacted(Event, frozen=True, kw_only=True):
 
     name: str
     succeeded: bool | None
+    #: The store's when it answered; 0 where the answer was lost.
+    revision: int = 0
 
 
 # --- from people and time ----------------------------------------------------------------------

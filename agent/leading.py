@@ -42,7 +42,7 @@ def decide(turn: Turn) -> None:
     if not (is_due or is_news or turn.now.s - state.asked_s >= every_s):
         return
     turn.set(asked_revision=state.view.revision, asked_s=turn.now.s, wake_s=None)
-    if state.deciding or state.view.revision == state.acted_revision:
+    if state.deciding or state.view.revision <= state.acted_revision:
         return
     at = Standpoint(
         view=state.view,
@@ -83,4 +83,5 @@ def decided(turn: Turn, event: Transacted) -> None:
         turn.because("decision not carried out", lost)
         turn.set(acted_revision=-1, wake_s=turn.now.s + AGAIN_S)
     else:
-        turn.set(asked_revision=-1)  # news may have come while the transaction was under way
+        # A view that does not show what we have just written would let us write it again.
+        turn.set(asked_revision=-1, acted_revision=event.revision - 1)

@@ -294,7 +294,7 @@ class StoreLink:
                 self._writes[key] = action
             case actions.Transact():
                 self._flush_writes()
-                self._post(events.Transacted(name=action.name, succeeded=self._try(action)))
+                self._post(self._try(action))
             case actions.Campaign():
                 membership.stand()
             case actions.Resign():
@@ -309,15 +309,17 @@ class StoreLink:
             case _:
                 assert_never(action)
 
-    def _try(self, action: actions.Transact) -> bool | None:
+    def _try(self, action: actions.Transact) -> events.Transacted:
         assert self._opened is not None
         try:
             result = self._opened.store.transact(
                 action.compares, action.operations, timeout_s=_CALL_TIMEOUT_S
             )
         except StoreError:
-            return None
-        return result.succeeded
+            return events.Transacted(name=action.name, succeeded=None)
+        return events.Transacted(
+            name=action.name, succeeded=result.succeeded, revision=result.revision
+        )
 
     def _flush_writes(self) -> None:
         assert self._opened is not None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from easyscale.agent import events
-from easyscale.model import WorkerId
+from easyscale.model import Mode, WorkerId
 from easyscale.rendezvous.agreement import JobView
 from tests.support.world import World, failure
 
@@ -106,6 +106,19 @@ class Player:
     def do_train(self, steps: str = "1") -> None:
         self._world.train(int(steps))
 
+    def do_compute(self, *places: str) -> None:
+        """These hold the sums of their share of the running operation."""
+        for place in places:
+            self._world.compute(self._id(place))
+
+    def do_complete(self, *places: str) -> None:
+        """All have sent what they hold; these have the result, the others not yet."""
+        self._world.operate(*map(self._id, places))
+
+    def do_evaluate(self, *places: str) -> None:
+        """An operation that is no step: nobody switches after it."""
+        self._world.operate(*map(self._id, places), boundary=False)
+
     def do_finish(self, *places: str) -> None:
         self._world.finish(*places)
 
@@ -138,6 +151,27 @@ class Player:
     def do_cut_link(self, one: str, other: str) -> None:
         """The two workers do not reach each other any more."""
         self._world.links.add(frozenset((self._id(one), self._id(other))))
+
+    def do_deaf(self, *names: str) -> None:
+        """What the store says reaches these agents late: at `hear`."""
+        for name in names:
+            self._world.nodes[name].deaf = True
+
+    def do_hear(self, *names: str) -> None:
+        for name in names:
+            self._world.nodes[name].deaf = False
+
+    def do_stick(self, place: str) -> None:
+        """It arrives in the generation it knows and does not get through the handshake."""
+        self._world.worker(place).stuck = True
+
+    def do_give(self, generation: str, mode: str, **members: str) -> None:
+        """A commit that stands in the store, whoever made it."""
+        named = {
+            self._id(place): tuple(int(rank) for rank in ranks.split(",") if rank)
+            for place, ranks in members.items()
+        }
+        self._world.give(int(generation), Mode(mode), named)
 
     def do_join_link(self) -> None:
         self._world.links.clear()
@@ -210,7 +244,7 @@ class Player:
     def do_status(self) -> None:
         """What the store holds, and where every worker is."""
         world = self._world
-        view = JobView.of(world.server.client().read(world.keys.prefix, timeout_s=1), world.keys)
+        view = JobView.of(world.server.contents.view(world.keys.prefix), world.keys)
         head = view.head
         world.note(f"head: {head.era}.{head.planned} planned, {head.committed} committed"
                    if head else "head: none")  # fmt: skip

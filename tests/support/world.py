@@ -34,10 +34,13 @@ from easyscale.model import (
     Determinism,
     Ending,
     GenerationNumber,
+    Head,
     JobSpec,
     LogicalRank,
+    Member,
     Mode,
     Position,
+    Span,
     Wish,
     WorkerId,
     encode,
@@ -47,6 +50,7 @@ from easyscale.rendezvous.agreement import JobView, incarnation_of
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.memory import MemoryServer, MemoryStore
 from easyscale.rendezvous.store import Created, LeaseId, Put, View, absent
+from easyscale.runtime import entry
 
 TICK_S = 0.25
 TTL_S = 5
@@ -65,6 +69,22 @@ class Worker:
     position: int = 0
     frozen: bool = False
     registered: bool = False
+    #: Ranks whose sums of the running operation it holds, and what it has to compute of it;
+    #: None: what its generation says.
+    held: tuple[int, ...] = ()
+    share: tuple[int, ...] | None = None
+    #: It can serve the result of the operation before.
+    has_record: bool = False
+    #: It arrives in the generation it knows and does not get through the handshake.
+    stuck: bool = False
+
+    @property
+    def duty(self) -> tuple[int, ...]:
+        """The ranks whose sums it is to hold when the running operation is complete."""
+        if self.share is not None:
+            return tuple(sorted({*self.held, *self.share}))
+        assert self.entered is not None
+        return next(m.ranks for m in self.entered.members if m.worker == self.id)
 
     def knows(self, commit: Commit) -> bool:
         return self.known is not None and self.known.generation >= commit.generation
@@ -79,6 +99,8 @@ class Node:
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
     frozen: bool = False
     dead: bool = False
+    #: News of the store are late: the agent has not heard them yet.
+    deaf: bool = False
     holds_transactions: bool = False
     held: list[actions.Transact] = field(default_factory=list)
     lease: LeaseId | None = None
@@ -302,6 +324,8 @@ class World:
         return False
 
     def _look(self, node: Node) -> bool:
+        if node.deaf:
+            return False
         leads = node.token is not None
         ranges = (self.keys.prefix,) if leads else machine.followed_ranges(self.keys)
         view = node.store.read(*ranges, timeout_s=_T)
@@ -317,14 +341,15 @@ class World:
         return True
 
     def transact(self, node: Node, action: actions.Transact) -> None:
-        succeeded: bool | None
         try:
-            succeeded = node.store.transact(
-                action.compares, action.operations, timeout_s=_T
-            ).succeeded
+            result = node.store.transact(action.compares, action.operations, timeout_s=_T)
         except StoreUnreachable:
-            succeeded = None
-        self.post(node, events.Transacted(name=action.name, succeeded=succeeded))
+            self.post(node, events.Transacted(name=action.name, succeeded=None))
+            return
+        done = events.Transacted(
+            name=action.name, succeeded=result.succeeded, revision=result.revision
+        )
+        self.post(node, done)
 
     # --- actions -------------------------------------------------------------------------------
 
@@ -384,6 +409,28 @@ class World:
         asked = Wish(kind=kind, node=node, slots=slots, by=by)
         self.server.client().transact([], [Put(key, encode(asked))], timeout_s=_T)
 
+    def give(self, generation: int, mode: Mode, members: dict[WorkerId, tuple[int, ...]]) -> None:
+        """Put a commit into the store that no leader of ours would make."""
+        commit = Commit(
+            generation=GenerationNumber(1, generation),
+            mode=mode,
+            members=tuple(
+                Member(worker, worker.place, tuple(LogicalRank(rank) for rank in ranks))
+                for worker, ranks in members.items()
+            ),
+            main=next(iter(members)),
+            reason="given",
+        )
+        head = Head(era=1, planned=generation, committed=generation, digest=commit.digest)
+        self.server.client().transact(
+            [],
+            [
+                Put(self.keys.commit(commit.generation), encode(commit)),
+                Put(self.keys.head, encode(head)),
+            ],
+            timeout_s=_T,
+        )
+
     def leave(self, node: Node, how: str) -> None:
         """Say that the agent has ended, and let its lease go."""
 
@@ -436,7 +483,7 @@ class World:
     def _learn(self, worker: Worker, commit: Commit) -> None:
         if worker.knows(commit):
             return
-        worker.known = commit
+        worker.known, worker.stuck = commit, False
         waits = worker.broken or worker.forming or worker.entered is None
         if commit.mode is not Mode.BOUNDARY or waits:
             worker.forming = True
@@ -490,11 +537,7 @@ class World:
             if any(self._is_cut(m, commit) for m in members if m is not None):
                 continue
             if all(m is not None and self._meets(m, commit) for m in members):
-                present = [m for m in members if m is not None]
-                top = max(m.position for m in present)
-                for member in present:
-                    self._enter(member, commit, top)
-                busy = True
+                busy |= self._shake_hands([m for m in members if m is not None], commit)
         return busy | self._gossip()
 
     def _is_cut(self, worker: Worker, commit: Commit) -> bool:
@@ -504,12 +547,58 @@ class World:
     def _meets(self, worker: Worker, commit: Commit) -> bool:
         return (worker.forming and worker.known == commit) or worker.entered == commit
 
+    def _shake_hands(self, members: list[Worker], commit: Commit) -> bool:
+        """All are there: the runtime's own rule says who keeps, computes and takes what."""
+        arrivals = [_arrival(member) for member in members]
+        owners = {rank: at for at, m in enumerate(commit.members) for rank in m.ranks}
+        laid_out = entry.arrange(
+            arrivals,
+            owners=[owners[rank] for rank in sorted(owners)],
+            generation=commit.generation,
+            mode=commit.mode,
+        )
+        fresh = [m for m in members if m.entered != commit and not m.stuck]
+        if not fresh:
+            return False
+        match laid_out:
+            case entry.FetchCommit() | entry.AwaitCommit():
+                return False
+            case entry.Restore():
+                start = commit.snapshot.step if commit.snapshot else 0
+                for member in fresh:
+                    self._enter(member, commit, start)
+            case entry.EntryLayout():
+                self._tell_layout(members, laid_out)
+                for at, member in enumerate(members):
+                    if member in fresh:
+                        member.has_record = at in (*laid_out.record_to, laid_out.record_from)
+                        member.held = _ranks(laid_out.keep[at])
+                        member.share = laid_out.compute[at]
+                        self._enter(member, commit, laid_out.position)
+            case _:
+                assert_never(laid_out)
+        return True
+
+    def _tell_layout(self, members: list[Worker], layout: entry.EntryLayout) -> None:
+        """Note what is not the same in every entry."""
+        places = [member.id.place for member in members]
+        for at in layout.record_to:
+            assert layout.record_from is not None
+            self.note(f"{places[at]} takes the last result of {places[layout.record_from]}")
+        for at in layout.state_to:
+            if members[at].entered is not None:
+                self.note(f"{places[at]} takes the whole state from {places[layout.state_from]}")
+        if any(member.held for member in members):
+            for at, place in enumerate(places):
+                kept, dropped = _ranks(layout.keep[at]), _ranks(layout.drop[at])
+                words = [f"keeps {list(kept)}"] if kept else []
+                words += [f"drops {list(dropped)}"] if dropped else []
+                words += [f"computes {list(layout.compute[at])}"] if layout.compute[at] else []
+                self.note(f"{place} {', '.join(words) or 'has nothing to do'}")
+
     def _enter(self, worker: Worker, commit: Commit, position: int) -> None:
-        if worker.entered == commit:
-            return
-        start = commit.snapshot.step if commit.snapshot and commit.mode is Mode.RESTORE else 0
         worker.entered, worker.forming, worker.broken = commit, False, False
-        worker.position = max(position, start)
+        worker.position = position
         self.note(f"{worker.id.place} enters {commit.generation.label} at {worker.position}")
         self.say(worker.id, Entered(generation=commit.generation, position=Position(position),
                                     step=worker.position, has_state=True, pause_s=0.0))  # fmt: skip
@@ -535,13 +624,22 @@ class World:
     def train(self, steps: int) -> None:
         """Every group whose members all run completes steps; a dead member breaks the others."""
         for _ in range(steps):
-            for commit in {
-                w.entered.generation: w.entered for w in self._all() if w.entered
-            }.values():
-                self._train_group(commit)
+            self.operate()
             self.pump()
 
-    def _train_group(self, commit: Commit) -> None:
+    def operate(self, *only: WorkerId, boundary: bool = True) -> None:
+        """One operation of every group: complete for `only` these, or for all members."""
+        groups = {w.entered.generation: w.entered for w in self._all() if w.entered}
+        for commit in groups.values():
+            self._operate_group(commit, only, boundary=boundary)
+
+    def compute(self, worker_id: WorkerId) -> None:
+        """The worker has computed its share of the running operation."""
+        worker = self._find(worker_id)
+        assert worker is not None
+        worker.held = worker.duty
+
+    def _operate_group(self, commit: Commit, only: tuple[WorkerId, ...], *, boundary: bool) -> None:
         members = [self._find(worker) for worker in commit.workers]
         group = [m for m in members if m is not None and m.entered == commit]
         group = [m for m in group if not m.forming and not m.broken]
@@ -550,16 +648,32 @@ class World:
                 for worker in group:
                     self.break_(worker.id, [w for w in commit.workers if self._is_dead(w)])
             return
-        for worker in group:
+        self._count(group)
+        done = [worker for worker in group if not only or worker.id in only]
+        for worker in done:
             worker.position += 1
+            worker.held, worker.share, worker.has_record = (), None, True
             self.say(worker.id, _report(worker.position))
+        if boundary:
+            self._agree(commit, group, done)
+
+    def _count(self, group: list[Worker]) -> None:
+        """All members have sent what they hold: every rank counts exactly once."""
+        assert len({worker.position for worker in group}) == 1, self.trace
+        for worker in group:
+            worker.held = worker.duty
+        counted = sorted(rank for worker in group for rank in worker.held)
+        assert counted == list(range(self.shape[0])), (counted, self.trace[-40:])
+
+    def _agree(self, commit: Commit, group: list[Worker], done: list[Worker]) -> None:
+        """The headers of the whole group decide whether those who completed it switch."""
         headers = [w.known.generation if w.known else GenerationNumber(0, 0) for w in group]
         newest = max((w.known for w in group if w.known), key=lambda c: c.generation)
         if len(set(headers)) == 1 and newest.generation > commit.generation:
-            for worker in group:
+            for worker in done:
                 self._switch(worker, newest)
         else:
-            for worker in group:
+            for worker in done:
                 if not worker.knows(newest):
                     self._learn(worker, newest)
                     self.say(worker.id, CommitSeen(commit=newest))
@@ -603,6 +717,8 @@ class World:
             reason="connection reset",
         )
         self.say(worker_id, said)
+        # BROKEN -> FORMING: what it knows already is newer than what broke
+        worker.forming = worker.known is not None and worker.known.generation > commit.generation
 
     def finish(self, *places: str) -> None:
         """Training is over: all, or these, say the digest, run their tail and end."""
@@ -614,6 +730,22 @@ class World:
                                              metrics={}, epochs=1))  # fmt: skip
                 self.end(worker.id, exit_code=0)
         self.pump()
+
+
+def _arrival(worker: Worker) -> entry.Arrival:
+    has_state = worker.entered is not None
+    return entry.Arrival(
+        worker=worker.id,
+        has_state=has_state,
+        position=worker.position if has_state else 0,
+        held=tuple(Span(rank, rank + 1) for rank in worker.held),
+        formed=worker.entered.generation if worker.entered else GenerationNumber(0, 0),
+        has_record=worker.has_record,
+    )
+
+
+def _ranks(spans: tuple[Span, ...]) -> tuple[int, ...]:
+    return tuple(rank for span in spans for rank in range(span.lo, span.hi))
 
 
 def _report(step: int) -> StepReport:

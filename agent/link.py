@@ -40,7 +40,7 @@ from easyscale.rendezvous.endpoints import (
 from easyscale.rendezvous.formats import our_release, refuse_other_format
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.membership import Membership
-from easyscale.rendezvous.store import Put, Range, Store, View, Watch, absent
+from easyscale.rendezvous.store import Entry, Modified, Put, Range, Store, View, Watch, absent
 from easyscale.rendezvous.view import JobView
 
 _CALL_TIMEOUT_S = 2.0
@@ -342,7 +342,6 @@ class StoreLink:
     def _bring_view(self) -> None:
         if not self._view_is_due:
             return
-        assert self._opened is not None
         assert self._membership is not None
         self._view_is_due = False
         leads = self._leads

@@ -23,6 +23,7 @@ COMMANDS = {
     "drain": "Have a node or a slot leave at the next step",
     "stop": "End a job at its next step, with a snapshot",
     "fence": "Say that a silent node has ended",
+    "verify": "Run a script in many layouts and compare its bits",
     "snapshots": "List, check, compare and remove the snapshots of a job",
 }
 

@@ -12,9 +12,11 @@ import msgspec
 
 from easyscale.agent.control import LocalAgent, local_agents, run_folder
 from easyscale.agent.dialogue import AgentSilent
+from easyscale.balance import ProfileRecord
 from easyscale.errors import EasyScaleError
 from easyscale.job_status import Glance, SlotFacts
 from easyscale.model import GenerationNumber, Wish
+from easyscale.plan_facts import PlanFacts
 from easyscale.reports import JobEvent
 from easyscale_cli.closely import seen_closely
 from easyscale_cli.roads import LocalRoad, Road, ask_all, ask_first, remote_roads
@@ -89,6 +91,12 @@ class Job(Protocol):
     def roads(self) -> Sequence[Road]:
         """To the agents of all its nodes, as far as their addresses are known."""
 
+    def plan(self) -> PlanFacts:
+        """Who computes what, and why."""
+
+    def profile(self) -> ProfileRecord | None:
+        """The newest measured profile, if one was asked for."""
+
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
         """Have a node here offer these slots from now on; None: it is elsewhere, so wish for it."""
 
@@ -142,6 +150,12 @@ class LocalJob:
         near = {road.node for road in self._near}
         far = remote_roads([(n, a) for n, a in answer["nodes"] if n not in near], answer["token"])
         return [*self._near, *far]
+
+    def plan(self) -> PlanFacts:
+        return msgspec.convert(self._ask("plan", {}), PlanFacts)
+
+    def profile(self) -> ProfileRecord | None:
+        return msgspec.convert(self._ask("profile", {}), ProfileRecord | None)
 
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
         road = next((road for road in self._near if road.node == node), None)

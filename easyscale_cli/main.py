@@ -17,13 +17,13 @@ COMMANDS = {
     "launch": "Train a script on the devices there are now",
     "status": "Show how a job is, live or once",
     "jobs": "List the jobs of this machine, or of an etcd",
+    "plan": "Show who computes what, and why",
     "events": "List what changed in a job",
     "logs": "Print what the workers of a job printed",
     "devices": "List the slots of a job, or change those of a node",
     "drain": "Have a node or a slot leave at the next step",
     "stop": "End a job at its next step, with a snapshot",
     "fence": "Say that a silent node has ended",
-    "verify": "Run a script in many layouts and compare its bits",
     "snapshots": "List, check, compare and remove the snapshots of a job",
 }
 

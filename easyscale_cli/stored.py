@@ -11,10 +11,13 @@ from typing import Any
 import msgspec
 
 from easyscale.agent.dialogue import AgentSilent
+from easyscale.agent.explain import of_job
 from easyscale.agent.status import status_of
+from easyscale.balance import ProfileRecord
 from easyscale.errors import FormatError, OutcomeUnknown, StoreUnreachable
 from easyscale.job_status import Closing, Glance
 from easyscale.model import GenerationNumber, Wish, encode
+from easyscale.plan_facts import PlanFacts
 from easyscale.rendezvous.endpoints import EtcdSettings, parse_endpoints
 from easyscale.rendezvous.formats import refuse_other_format
 from easyscale.rendezvous.keys import ROOT, JobKeys, job_of
@@ -112,6 +115,12 @@ class StoredJob:
         entries = view.entries.get(view.base.generation, {})
         said = [each.pause_s for each in entries.values() if each.pause_s is not None]
         return max(said, default=None)
+
+    def plan(self) -> PlanFacts:
+        return of_job(self.id, self.view(), measured_s=self.glance().status.step_time.measured_s)
+
+    def profile(self) -> ProfileRecord | None:
+        return self.view().profile
 
     def events(self, after: int) -> Events:
         try:

@@ -225,7 +225,7 @@ def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | Non
 
 
 def _enter(turn: Turn, worker: OwnWorker, said: SaidEntered) -> None:
-    entered = Entered(said.generation, said.position, said.has_state, said.pause_s)
+    entered = Entered(said.generation, said.position, said.has_state, said.pause_s, said.step)
     worker = replace(worker, entered=entered, broken=None, ready=None)
     turn.put_worker(worker)
     write_leased(turn, worker)

@@ -19,7 +19,7 @@ from typing import assert_never
 
 import msgspec
 
-from easyscale.agent import actions, events, machine
+from easyscale.agent import actions, events, machine, surroundings
 from easyscale.agent.chronicle import Chronicle
 from easyscale.agent.code_check import CodeCheck
 from easyscale.agent.devices import Offer, find_slots, slot_environment
@@ -28,9 +28,11 @@ from easyscale.agent.door import Door
 from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import StoreLink
 from easyscale.agent.node_name import claim_name
+from easyscale.agent.orphans import OrphanReaper, is_init
 from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.snapshots import Catalogue
 from easyscale.agent.supervisor import Supervisor, SupervisorSettings
+from easyscale.agent.surroundings import shm_bytes
 from easyscale.agent.zygote_link import ZygoteSettings
 from easyscale.errors import EasyScaleError
 from easyscale.messages import ForkRequest, WorkerSettings
@@ -81,7 +83,7 @@ def _launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str
     catalogue.check_writable()
     driver = Driver(settings, audience, slots=slots, catalogue=catalogue)
     try:
-        return driver.run(notes=(*notes, *slot_notes))
+        return driver.run(notes=(*notes, *slot_notes, *surroundings.notes(shm=shm_bytes())))
     finally:
         driver.close()
         audience.close()
@@ -129,6 +131,7 @@ class Driver:
             fail=lambda error: self._inbox.put(_Failed(error)),
         )
         self._state = machine.begin(settings, self._identity, now=_now())
+        self._orphans = OrphanReaper() if is_init() else None
         self._devices_file = self._follow_devices() if settings.devices_file else None
 
     def run(self, *, notes: Sequence[str]) -> int:
@@ -142,6 +145,8 @@ class Driver:
         self._handle(events.SlotsFound(slots=self._slots))
         if self._devices_file is not None:
             self._devices_file.start()
+        if self._orphans is not None:
+            self._orphans.start()
         while self._exit is None:
             self._handle(self._next_event())
         log.info("agent ends", extra={"code": self._exit.code, "reason": self._exit.reason})
@@ -152,6 +157,8 @@ class Driver:
         self._door.close(self._exit)
         if self._devices_file is not None:
             self._devices_file.close()
+        if self._orphans is not None:
+            self._orphans.close()
         self._supervisor.close(deadline_s=_CLOSE_TIMEOUT_S)
         self._link.close()
         if self._guard is not None:

@@ -227,7 +227,8 @@ def adopt(turn: Turn, commit: Commit, *, road: str) -> None:
     ours = former.workers if former is not None else ()
     if commit.pauses:
         turn.set(untold=None)
-        if any(worker.id in ours for worker in turn.state.workers.values()):
+        is_told = state.stage is Stage.LEAVING and state.signal is not None
+        if not is_told and any(worker.id in ours for worker in turn.state.workers.values()):
             reason = f"pausing at the next step with a snapshot: {commit.reason}"
             news.announce(turn, EventKind.DRAINING, reason)
     elif not any(worker.id in commit.workers for worker in turn.state.workers.values()):

@@ -130,8 +130,8 @@ def _imports_in(node: ast.AST, package: str) -> Iterator[str]:
                 yield base
                 yield from (f"{base}.{alias.name}" for alias in names if alias.name != "*")
         case ast.If(test=test) if _is_type_checking(test):
-            for child in node.orelse:
-                yield from _imports_in(child, package)
+            for statement in node.orelse:
+                yield from _imports_in(statement, package)
             return
         case ast.Call(args=[ast.Constant(value=str(name)), *_]) if _is_import_call(node.func):
             yield _absolute(name.lstrip("."), len(name) - len(name.lstrip(".")), package)

@@ -7,6 +7,9 @@ prints it as two lines (`error:` and `try:`) and ends with the family's exit cod
 from collections.abc import Sequence
 from enum import IntEnum
 
+from easyscale import guide
+from easyscale.guide import Paragraph
+
 
 class ExitCode(IntEnum):
     """How a command ends; 128 + n stands for signal n."""
@@ -40,9 +43,18 @@ class UsageError(EasyScaleError):
 
 
 class ScriptError(EasyScaleError):
-    """Raised inside a training script that uses the API in a way that would change its bits."""
+    """Raised inside a training script that uses the API in a way that would change its bits.
+
+    `see` is the paragraph of the guide that says what to write instead.
+    """
 
     code = "script"
+
+    def __init__(self, message: str, *, hint: str = "", see: Paragraph | None = None) -> None:
+        paragraph = "" if see is None else guide.see(see)
+        super().__init__(
+            message, hint=f"{hint} ({paragraph})" if hint and see else hint or paragraph
+        )
 
 
 class IncompleteStep(ScriptError):

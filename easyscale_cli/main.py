@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from easyscale.errors import EasyScaleError, ExitCode
+from easyscale.errors import EasyScaleError, ExitCode, UsageError
 
 COMMANDS = {
     "launch": "Train a script on the devices there are now",
@@ -28,6 +28,10 @@ COMMANDS = {
 }
 
 
+#: They start processes in ways that only Linux has.
+_LINUX_ONLY = frozenset({"launch", "verify", "doctor"})
+
+
 class Commands(click.Group):
     """Subcommands by name; `easyscale_cli.commands.<name>` holds each as `command`."""
 
@@ -39,6 +43,7 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
+        refuse_platform(cmd_name, sys.platform)
         module = importlib.import_module(f"easyscale_cli.commands.{cmd_name}")
         command: click.Command = module.command
         return command
@@ -48,6 +53,17 @@ class Commands(click.Group):
 
         del ctx
         return page_text(commands_page(self.help or "", COMMANDS))
+
+
+def refuse_platform(command: str, platform: str) -> None:
+    """Raise UsageError where a command cannot work, with what does."""
+    if platform == "win32":
+        raise UsageError("easyscale needs Linux; this is Windows", hint="the same in WSL2")
+    if platform != "linux" and command in _LINUX_ONLY:
+        raise UsageError(
+            f"easyscale {command} needs Linux; this is {platform}",
+            hint="python train.py trains all logical workers in one process here",
+        )
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

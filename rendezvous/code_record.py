@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from easyscale.errors import JobConflict, OutcomeUnknown
+from easyscale.guide import Paragraph, see
 from easyscale.model import Record, decode, encode
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.store import Modified, Put, Store, absent
@@ -55,7 +56,7 @@ def other_code(job_id: str, told: str) -> JobConflict:
     """The refusal, which names the files."""
     return JobConflict(
         f"job {job_id!r} was begun with other code: {told}",
-        hint="the same files on every node, or --allow-code-change",
+        hint=f"the same files on every node, or --allow-code-change ({see(Paragraph.CODE)})",
     )
 
 

@@ -4,7 +4,7 @@ The place in the data is (epoch, step index) and nothing else, so any process ca
 """
 
 import math
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,17 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from easyscale.errors import ScriptError
+from easyscale.guide import Paragraph
+
+#: Arguments of torch's DataLoader that job.loader cannot take, and what does their work here.
+_OF_TORCH = {
+    "sampler": "samples are dealt to logical ranks, the same in every layout",
+    "batch_sampler": "batches are dealt to logical ranks, the same in every layout",
+    "generator": "the order of the samples follows from the job's seed",
+    "persistent_workers": "its loader workers live as long as the loader",
+    "multiprocessing_context": "its loader workers are forked where that is safe",
+    "in_order": "batches come in order, whoever fetches them",
+}
 
 
 class SampleOrder:
@@ -62,17 +73,20 @@ def checked_dataset(dataset: Any) -> Dataset[Any]:  # noqa: ANN401 - what a scri
         raise ScriptError(
             "job.loader takes a dataset, and it was given a DataLoader",
             hint="job.loader(dataset, batch_size=..., shuffle=True): it deals the samples itself",
+            see=Paragraph.SAMPLERS,
         )
     if isinstance(dataset, IterableDataset):
         raise ScriptError(
             f"{type(dataset).__name__} is an IterableDataset: without sample numbers its order "
             "would depend on the number of processes",
             hint="a map-style dataset, with __len__ and __getitem__",
+            see=Paragraph.DATASETS,
         )
     if not (isinstance(dataset, Sized) and hasattr(dataset, "__getitem__")):
         raise ScriptError(
             f"job.loader takes a dataset with __len__ and __getitem__; "
-            f"{type(dataset).__name__} has not both"
+            f"{type(dataset).__name__} has not both",
+            see=Paragraph.DATASETS,
         )
     if len(dataset) == 0:
         raise ScriptError(f"the dataset ({type(dataset).__name__}) is empty")
@@ -86,4 +100,17 @@ def refuse_distributed_sampler(loader: DataLoader[Any]) -> None:
         raise ScriptError(
             "a DistributedSampler deals samples by process, and processes come and go",
             hint="job.loader(dataset, batch_size=...): it deals them by logical rank",
+            see=Paragraph.SAMPLERS,
+        )
+
+
+def refuse_arguments(given: Mapping[str, object]) -> None:
+    """Refuse what torch's DataLoader takes and job.loader does not; TypeError for what neither."""
+    for name in given:
+        if name not in _OF_TORCH:
+            raise TypeError(f"job.loader() got an unexpected keyword argument {name!r}")
+        raise ScriptError(
+            f"job.loader takes no {name}: {_OF_TORCH[name]}",
+            hint=f"leave out {name}=",
+            see=Paragraph.SAMPLERS,
         )

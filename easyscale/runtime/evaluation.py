@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from easyscale.errors import FormatError, ScriptError
+from easyscale.guide import Paragraph
 from easyscale.model import GenerationNumber, Span
 from easyscale.runtime import tree
 from easyscale.runtime.data import refuse_distributed_sampler
@@ -166,6 +167,7 @@ class Evaluator:
             raise ScriptError(
                 f"job.evaluate takes a loader; it was given a {type(loader).__name__}",
                 hint="job.loader(dataset, batch_size=..., shuffle=False)",
+                see=Paragraph.EVALUATION,
             )
         refuse_distributed_sampler(loader)
         if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
@@ -173,6 +175,7 @@ class Evaluator:
                 "job.evaluate takes a loader that makes batches of a map-style dataset: the "
                 "batches are dealt by their number",
                 hint="job.loader(dataset, batch_size=..., shuffle=False)",
+                see=Paragraph.EVALUATION,
             )
         if loader not in self._feeds:
             self._feeds[loader] = self._feed_of(loader)
@@ -242,6 +245,7 @@ def _tagged(value: Any, path: str) -> Any:  # noqa: ANN401
                 f"job.evaluate: {path} is a {type(value).__name__}; results are tensors, numbers, "
                 "strings and lists or dicts of them",
                 hint="return numbers or tensors, and build the rest from the list of results",
+                see=Paragraph.EVALUATION,
             )
 
 

@@ -177,7 +177,9 @@ class _WorkerStart:
     then: Callable[[int], None] | None
 
     def __call__(self, worker: int) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self.parent:  # it died before the line above
             os._exit(1)
         pin_threads(self.threads)

@@ -17,7 +17,7 @@ from easyscale.messages import Initialised, Note
 from easyscale.pulse import Phase
 from easyscale.runtime import determinism as switches
 from easyscale.runtime import session as sessions
-from easyscale.runtime.data import SampleOrder, checked_dataset
+from easyscale.runtime.data import SampleOrder, checked_dataset, refuse_arguments
 from easyscale.runtime.evaluation import Evaluator
 from easyscale.runtime.feed import Feed, FeedSettings
 from easyscale.runtime.kind import cpu_kind
@@ -141,8 +141,10 @@ class Job:
         worker_init_fn: Callable[[int], None] | None = None,
         prefetch_factor: int | None = None,
         timeout: float = 0,
+        **of_torch: Any,  # noqa: ANN401 - refused by name
     ) -> Loader:
         """Deal a map-style dataset to the logical workers; `batch_size` is that of one of them."""
+        refuse_arguments(of_torch)
         checked = checked_dataset(dataset)
         settings = self._training.settings
         order = SampleOrder(
@@ -223,7 +225,7 @@ def _launched(arguments: Arguments, session: Session) -> Job:
         session.say(Note(text=text))
 
     worker = session.settings
-    settings = launched(arguments, worker, say)
+    settings = launched(arguments, worker, os.environ, say)
     session.pulse.beat(Phase.STARTING, position=0, step=0)
     is_cuda = worker.worker.slot.startswith("cuda")
     device = torch.device("cuda", 0) if is_cuda else torch.device("cpu")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset
 
 from easyscale.errors import ScriptError
+from easyscale.guide import Paragraph
 from easyscale.runtime.data import SampleOrder
 from easyscale.runtime.feed import Feed, Request
 from easyscale.runtime.registry import refuse_process_group
@@ -49,6 +50,7 @@ class Loader:
             raise ScriptError(
                 f"the loader at {began_at} is iterated over outside of an epoch",
                 hint="for epoch in job.epochs(10): for step in loader: ...",
+                see=Paragraph.LOOPS,
             )
         if training.pass_open:
             raise ScriptError(
@@ -79,6 +81,7 @@ class Loader:
             raise ScriptError(
                 "job.evaluate was given a loader that shuffles; its results come in sample order",
                 hint="job.loader(dataset, batch_size=..., shuffle=False)",
+                see=Paragraph.EVALUATION,
             )
         starts = range(0, order.length, order.batch_size)
         batches = [

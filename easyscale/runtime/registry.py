@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from easyscale.errors import ScriptError
+from easyscale.guide import Paragraph
 
 #: Wrappers that reduce gradients or shard weights by process, by the name of their class.
 _WRAPPERS = {
@@ -145,16 +146,19 @@ def refuse_module(name: str, module: nn.Module) -> None:
             raise ScriptError(
                 f"{path} is wrapped in {_WRAPPERS[wrapper]}, which works by process",
                 hint="register the bare module: easyscale adds the gradients of logical ranks",
+                see=Paragraph.WRAPPERS,
             )
         if isinstance(part, nn.SyncBatchNorm):
             raise ScriptError(
                 f"{path} is a SyncBatchNorm, whose statistics span processes that come and go",
                 hint="BatchNorm: every logical rank normalises its own batch",
+                see=Paragraph.SYNC_BATCH_NORM,
             )
         if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse:
             raise ScriptError(
                 f"{path} is an embedding with sparse gradients, which have no fixed order of sums",
                 hint="sparse=False",
+                see=Paragraph.SPARSE,
             )
     for path, parameter in module.named_parameters(prefix=name):
         if isinstance(parameter, nn.parameter.UninitializedParameter):
@@ -172,6 +176,7 @@ def refuse_sparse(parameters: Mapping[str, torch.Tensor]) -> None:
             raise ScriptError(
                 f"{path} has a sparse gradient, which has no fixed order of sums",
                 hint="sparse=False in the module that it belongs to",
+                see=Paragraph.SPARSE,
             )
 
 
@@ -189,6 +194,7 @@ def group_refusal(fact: str) -> ScriptError:
     return ScriptError(
         fact,
         hint="leave out init_process_group: job.loader, step.mean and job.evaluate do its work",
+        see=Paragraph.PROCESS_GROUP,
     )
 
 

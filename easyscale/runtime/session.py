@@ -34,6 +34,8 @@ from easyscale.pulse import Pulse
 
 #: How long the end of a process may wait for its last words to be taken.
 FLUSH_TIMEOUT_S = 2.0
+#: The same for what the script has printed, where the main thread may stand anywhere.
+STREAMS_TIMEOUT_S = 1.0
 _RECEIVE_BYTES = 1 << 16
 
 _current: "Session | None" = None
@@ -174,6 +176,7 @@ class Session:
                     self._lost |= frozenset(workers)
                     self._changed.notify_all()
             case Stop():
+                flush_streams(limit_s=STREAMS_TIMEOUT_S)
                 os._exit(0)
             case _:
                 assert_never(message)
@@ -195,6 +198,20 @@ class Session:
 
 def _nothing() -> None:
     """A script that never called `register` leaves nothing to do."""
+
+
+def flush_streams(*, limit_s: float) -> None:
+    """Flush what the script has printed; given up when somebody holds a stream for so long."""
+
+    def flush() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+
+    # The script may be stuck in a write to a full pipe, with the stream's lock in its hands.
+    thread = threading.Thread(target=flush, name="flush", daemon=True)
+    thread.start()
+    thread.join(limit_s)
 
 
 def leave(session: Session, code: int) -> NoReturn:

@@ -3,10 +3,12 @@
 An argument of `init` that does not stand is named in one line, never dropped in silence.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from easyscale.errors import ScriptError, UsageError
+from easyscale.guide import Paragraph
 from easyscale.messages import WorkerSettings
 from easyscale.model import Determinism
 
@@ -52,9 +54,12 @@ def read_arguments(
 
 
 def launched(
-    arguments: Arguments, worker: WorkerSettings, say: Callable[[str], None]
+    arguments: Arguments,
+    worker: WorkerSettings,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
 ) -> JobSettings:
-    """Take the numbers of the command line; the script's seed stands where it names none."""
+    """Take the numbers of the launch; the script's seed stands where it names none."""
     given = {
         "logical_workers": worker.logical_workers,
         "seed": worker.seed,
@@ -62,7 +67,8 @@ def launched(
         "threads_per_worker": worker.threads_per_worker,
     }
     for name, value in given.items():
-        _name_overruled(name, getattr(arguments, name), value, by="the command line", say=say)
+        by = _named_by(name, value, environment)
+        _name_overruled(name, getattr(arguments, name), value, by=by, say=say)
     return JobSettings(
         logical_workers=worker.logical_workers,
         seed=worker.seed if worker.seed is not None else arguments.seed or 0,
@@ -76,6 +82,7 @@ def alone(
     arguments: Arguments, environment: Mapping[str, str], say: Callable[[str], None]
 ) -> JobSettings:
     """Settle the numbers of a script that runs without a launcher."""
+    refuse_platform(sys.platform)
     refuse_foreign_launcher(environment)
     logical_workers = _number(environment, "EASYSCALE_LOGICAL_WORKERS", minimum=1)
     seed = _number(environment, "EASYSCALE_SEED", minimum=0)
@@ -102,6 +109,12 @@ def alone(
     )
 
 
+def refuse_platform(platform: str) -> None:
+    """Refuse where a process alone cannot keep the promise either."""
+    if platform == "win32":
+        raise ScriptError("easyscale needs Linux, or macOS; this is Windows", hint="WSL2")
+
+
 def refuse_foreign_launcher(environment: Mapping[str, str]) -> None:
     """Refuse to run beside ranks that somebody else has given out."""
     found = [name for name in _FOREIGN_RANKS if name in environment]
@@ -110,7 +123,17 @@ def refuse_foreign_launcher(environment: Mapping[str, str]) -> None:
             f"easyscale.init was called in a worker of another launcher ({found[0]} is set): "
             "each of its processes would train the whole job",
             hint="easyscale launch SCRIPT --logical-workers N",
+            see=Paragraph.LAUNCH,
         )
+
+
+def _named_by(name: str, value: object, environment: Mapping[str, str]) -> str:
+    """Where a launch has this value from: a variable that says the same is what was read."""
+    for variable in (f"EASYSCALE_{name.upper()}", f"PET_{name.upper()}"):
+        # Every worker is told its N by a variable, whoever named it.
+        if environment.get(variable) == str(value) and variable != "EASYSCALE_LOGICAL_WORKERS":
+            return variable
+    return "the command line"
 
 
 def _name_overruled(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from easyscale.errors import FormatError, ScriptError
+from easyscale.guide import Paragraph
 from easyscale.runtime.registry import Registry, leaves
 
 FORMAT = 1
@@ -271,6 +272,7 @@ def _copied(value: Any, path: str) -> Any:  # noqa: ANN401
                 f"{path} is a {type(value).__name__}: a state holds tensors, numbers, strings, "
                 "lists and dicts, since nothing is unpickled",
                 hint="give its class a state_dict of plain values",
+                see=Paragraph.STATE,
             )
 
 
@@ -281,6 +283,7 @@ def plain_value(name: str, value: Any) -> Any:  # noqa: ANN401
             raise ScriptError(
                 f"job.state holds plain values, and {path} is a {type(item).__name__}",
                 hint="numbers, strings, lists and dicts; tensors are registered",
+                see=Paragraph.STATE,
             )
     return value
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DistributedSampler
 
 from easyscale.errors import ScriptError
+from easyscale.guide import Paragraph
 from easyscale.runtime.registry import group_refusal
 
 _parallel_init = nn.parallel.DistributedDataParallel.__init__
@@ -26,7 +27,16 @@ def refuse_stock_parallelism() -> None:
         (DistributedSampler, "__init__", _refuse_sampler_by_process),
     ]
     if torch.distributed.is_available():
+        from torch.distributed import distributed_c10d  # noqa: PLC0415 - absent in some builds
+
         replacements.append((torch.distributed, "init_process_group", _refuse_group))
+        # A script that took the function by its name before cannot be given another one; these are
+        # the two ways that it goes, whichever of its arguments are given.
+        replacements += [
+            (distributed_c10d, name, _refuse_group)
+            for name in ("rendezvous", "_new_process_group_helper")
+            if hasattr(distributed_c10d, name)
+        ]
     for owner, name, replacement in replacements:
         setattr(owner, name, replacement)
 
@@ -40,6 +50,7 @@ def _refuse_parallel(*_: object, **__: object) -> NoReturn:
     raise ScriptError(
         "DistributedDataParallel adds gradients by process, and processes come and go",
         hint="job.register(model=model) with the bare module: its gradients are added already",
+        see=Paragraph.WRAPPERS,
     )
 
 
@@ -56,5 +67,6 @@ def _refuse_sampler_by_process(
         raise ScriptError(
             "a DistributedSampler deals samples by process, and processes come and go",
             hint="job.loader(dataset, batch_size=...): it deals them by logical rank",
+            see=Paragraph.SAMPLERS,
         )
     _sampler_init(self, dataset, num_replicas, rank, *others, **named)

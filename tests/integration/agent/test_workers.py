@@ -42,7 +42,8 @@ def test_a_script_runs_as_python_runs_it(shared: Nursery, tmp_path: Path) -> Non
     environment = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "x", "MY_OWN": "kept"}
     worker = shared.fork(tmp_path, TELL, "--lr", "0.1", environment=environment)
     answer = told(shared, worker)
-    assert answer.pop("descriptors") == 6  # three streams, session, and what listdir opens twice
+    # Three streams, two of them once more for the pulse, session, and what listdir opens twice.
+    assert answer.pop("descriptors") == 8
     assert answer == {
         "name": "__main__",
         "file": "script.py",
@@ -268,6 +269,15 @@ def test_a_stop_ends_a_worker_that_waits_in_python(shared: Nursery, tmp_path: Pa
     shared.supervisor.stop(worker, reason="a test")
     assert shared.exit(worker, within_s=2).exit_code == 0
     assert wait_gone(*pids, within_s=0.5) == []
+
+
+def test_what_a_stopped_worker_has_printed_is_delivered(shared: Nursery, tmp_path: Path) -> None:
+    text = "import sys, time\nprint('begun', flush=True)\nsys.stdout.write('last words')\n"
+    worker = shared.fork(tmp_path, f"{text}time.sleep(1000)")
+    shared.wait_output(worker, "begun\n")
+    shared.supervisor.stop(worker, reason="a test")
+    assert shared.exit(worker, within_s=2).exit_code == 0
+    assert shared.output(worker) == "begun\nlast words"
 
 
 def test_what_a_worker_leaves_running_is_gone_when_its_end_is_told(

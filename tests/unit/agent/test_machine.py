@@ -27,6 +27,7 @@ from easyscale.messages import (
 from easyscale.model import (
     Assignment,
     Cause,
+    Commit,
     Ending,
     JobState,
     Mode,
@@ -713,6 +714,29 @@ def test_a_signal_asks_for_a_boundary_and_touches_no_member() -> None:
     assert decode(wish.value, Wish, source="wish").by == "SIGTERM from slurmstepd, 30 s grace"
     record = of(done, actions.Enrol)[-1].record
     assert {slot.state for slot in record.slots} == {"draining"}
+
+
+def test_the_line_of_a_joiner_says_the_step_that_it_joins_at() -> None:
+    agent = Agent(slots=1).registered()
+    others = commit(1, [worker("b")])
+    agent.view(Job().committed(others))
+    joined = commit(2, [worker("b"), W0], mode=Mode.BOUNDARY)
+    agent.view(Job().committed(others).committed(joined, entered=False))
+    agent.take(said(W0, entered(2, position=7)))
+    assert [(line.event, line.step) for line in agent.announced if line.event == "joined"] == [
+        ("joined", 7)
+    ]
+
+
+def test_a_signal_on_the_only_node_is_one_line_though_the_job_pauses_by_it() -> None:
+    agent = Agent().running()
+    agent.take(events.Signalled(number=2))
+    pause = Commit(
+        generation=number(2), mode=Mode.BOUNDARY, members=(), main=None, reason="node a (SIGINT)"
+    )
+    agent.view(Job().committed(commit(1, (W0, W1))).committed(pause, entered=False))
+    told = [line.reason for line in agent.announced if line.event == "draining"]
+    assert told == ["draining this node at step 0; ctrl-c again kills its 2 workers"]
 
 
 def test_a_second_signal_kills_and_exits_with_128_and_its_number() -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+from torch.distributed import distributed_c10d, init_process_group
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, TensorDataset
 
 from easyscale.errors import IncompleteStep, ScriptError
 from easyscale.model import Span
@@ -27,6 +28,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Init]:
     monkeypatch.setattr(jobs, "_job", None)
     for owner, name in (
         (torch.distributed, "init_process_group"),
+        (distributed_c10d, "rendezvous"),
+        (distributed_c10d, "_new_process_group_helper"),
         (nn.parallel.DistributedDataParallel, "__init__"),
         (DistributedSampler, "__init__"),
     ):
@@ -315,6 +318,18 @@ def make_process_group(_job: Job) -> None:
     torch.distributed.init_process_group("gloo")
 
 
+def make_process_group_by_an_early_name(_job: Job) -> None:
+    init_process_group("gloo")
+
+
+def make_process_group_with_a_store(_job: Job) -> None:
+    init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+
+
+def load_with_a_sampler(job: Job) -> None:
+    job.loader(rows(8), batch_size=2, sampler=RandomSampler(rows(8)))
+
+
 def wrap_in_parallel(_job: Job) -> None:
     nn.parallel.DistributedDataParallel(net())
 
@@ -361,6 +376,9 @@ def sparse_gradient(job: Job) -> None:
         (iterate_twice, "begins a second pass in epoch 0"),
         (loader_without_steps, "the loader has no step"),
         (make_process_group, "init_process_group makes ranks of processes"),
+        (make_process_group_by_an_early_name, "init_process_group makes ranks of processes"),
+        (make_process_group_with_a_store, "init_process_group makes ranks of processes"),
+        (load_with_a_sampler, "job.loader takes no sampler: samples are dealt to logical ranks"),
         (wrap_in_parallel, "DistributedDataParallel adds gradients by process"),
         (sample_by_process, "a DistributedSampler deals samples by process"),
         (evaluate_by_process, "deals samples by process"),
@@ -377,6 +395,12 @@ def test_misuse_is_refused_in_one_sentence(
     with pytest.raises(ScriptError, match=sentence) as caught:
         misuse(job)
     assert "\n" not in caught.value.message
+
+
+def test_a_word_that_nobody_knows_is_a_type_error(start: Init) -> None:
+    job = start(logical_workers=2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shufle'"):
+        job.loader(rows(8), shufle=True)
 
 
 def test_a_worker_of_another_launcher_is_told_what_to_add(

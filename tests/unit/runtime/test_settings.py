@@ -33,7 +33,7 @@ def worker(*, seed: int | None = None) -> WorkerSettings:
 def test_the_command_line_wins_and_each_overruled_argument_is_one_line() -> None:
     said: list[str] = []
     arguments = Arguments(logical_workers=8, seed=3, threads_per_worker=1)
-    settings = launched(arguments, worker(seed=5), said.append)
+    settings = launched(arguments, worker(seed=5), {}, said.append)
     assert (settings.logical_workers, settings.seed, settings.offload_partials) == (16, 5, True)
     assert said == [
         "logical_workers = 16 from the command line; init(logical_workers=8) is not used",
@@ -41,10 +41,20 @@ def test_the_command_line_wins_and_each_overruled_argument_is_one_line() -> None
     ]
 
 
+def test_what_a_variable_named_is_said_to_come_from_it() -> None:
+    said: list[str] = []
+    environment = {"EASYSCALE_SEED": "5", "PET_LOGICAL_WORKERS": "16"}
+    launched(Arguments(logical_workers=8, seed=3), worker(seed=5), environment, said.append)
+    assert said == [
+        "logical_workers = 16 from PET_LOGICAL_WORKERS; init(logical_workers=8) is not used",
+        "seed = 5 from EASYSCALE_SEED; init(seed=3) is not used",
+    ]
+
+
 def test_the_scripts_seed_stands_where_the_command_line_names_none() -> None:
     said: list[str] = []
-    assert launched(Arguments(seed=3), worker(), said.append).seed == 3
-    assert launched(NOTHING, worker(), said.append).seed == 0
+    assert launched(Arguments(seed=3), worker(), {}, said.append).seed == 3
+    assert launched(NOTHING, worker(), {}, said.append).seed == 0
     assert said == []
 
 

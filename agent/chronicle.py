@@ -5,7 +5,7 @@ It stands between the agent and its audience: everything passes through, the new
 
 import math
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
 import msgspec
@@ -55,6 +55,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     #: Oldest first; `dropped` older ones are not here any more.
     events: tuple[JobEvent, ...] = ()
     dropped: int = 0
+    #: How often each kind was told, the dropped ones too.
+    counts: Mapping[str, int] = {}
     metric: MetricStory | None = None
     progress: Progress | None = None
     summary: Summary | None = None
@@ -69,6 +71,7 @@ class Chronicle:
         self._lock = threading.Lock()
         self._events: deque[JobEvent] = deque(maxlen=MOST_EVENTS)
         self._count = 0
+        self._counts: Counter[str] = Counter()
         self._metric: MetricStory | None = None
         self._progress: Progress | None = None
         self._summary: Summary | None = None
@@ -81,6 +84,7 @@ class Chronicle:
             return Told(
                 events=tuple(self._events),
                 dropped=self._count - len(self._events),
+                counts=dict(self._counts),
                 metric=self._metric,
                 progress=self._progress,
                 summary=self._summary,
@@ -93,6 +97,7 @@ class Chronicle:
     def event(self, event: JobEvent) -> None:
         """Keep a change; a wait or a snapshot that follows another one stands for both."""
         with self._lock:
+            self._counts[str(event.event)] += 1
             last = self._events[-1].event if self._events else None
             if event.event is last and last in (EventKind.WAITING, EventKind.SNAPSHOT):
                 self._events[-1] = event

@@ -23,6 +23,7 @@ from easyscale.model import (
     Position,
     WorkerId,
 )
+from easyscale.recording import Recording
 
 #: Asks a worker for the stacks of all its threads, which it writes to its stderr. A real-time
 #: signal: the usual ones belong to the script and to the cluster's scheduler.
@@ -290,6 +291,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     forming_timeout_s: float
     exchange_deadline_s: float
     linger_timeout_s: float
+    #: Set where runs are compared: what the worker writes down, and where its training ends.
+    recording: Recording | None = None
 
 
 class ScriptTarget(msgspec.Struct, frozen=True, kw_only=True):

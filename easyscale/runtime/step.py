@@ -180,6 +180,8 @@ class StepWork:
         self._training.streams.restore(self.outer_stream)
         self._training.metrics.clear()
         self._training.metrics.update(means.values)
+        if self._training.recorder is not None:
+            self._training.recorder.reduced(self._training.place.step)
 
     def _set_buffers(self, values: list[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -251,10 +253,14 @@ class Step:
         if self._opened.complete:
             raise StopIteration
         training = self._training
-        timing = training.timing
+        timing, recorder = training.timing, training.recorder
         if self._rank is not None:
+            if recorder is not None:
+                recorder.end(work.reports.settle((self._rank,))[0].values)
             work.finish(self._rank)
             self._rank = None
+            if recorder is not None and not work.todo:
+                recorder.micro_steps_done(self.number)
             timing.end_micro_step(time.monotonic() - self._handed_out_s)
         rank = self._team.next_rank(work)
         if rank is None:
@@ -267,6 +273,8 @@ class Step:
         timing.add_data(self._handed_out_s - began_s)
         training.streams.seed(key(training.settings.seed, "compute", self.number, rank))
         self._rank = rank
+        if recorder is not None:
+            recorder.begin(self.number, rank, batch)
         return batch
 
     def _running(self, call: str) -> StepWork:

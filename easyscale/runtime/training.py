@@ -6,7 +6,7 @@ Every process holds all of it; at a boundary it is the same in each of them, bit
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,9 @@ from easyscale.runtime.registry import Registry
 from easyscale.runtime.settings import JobSettings
 from easyscale.runtime.state import Place, State, captured, passed_values, restore
 from easyscale.runtime.timing import Timing
+
+if TYPE_CHECKING:
+    from easyscale.runtime.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Training:
     #: Evaluations since the last boundary: part of the key of their randomness.
     evaluations: int = 0
     timing: Timing = field(default_factory=Timing)
+    #: Writes down what happens, where runs are compared.
+    recorder: "Recorder | None" = None
     _passed: dict[str, Any] = field(default_factory=dict)
     #: Set when a state was restored: the stream that the outer code draws from when the first
     #: step begins. Until then the script's top runs as it would in a fresh process.

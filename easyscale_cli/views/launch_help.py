@@ -128,6 +128,7 @@ LAUNCH_PAGE = Page(
             "",
             (
                 Entry("--log-dir DIR", "every worker's raw output [runs/JOB/logs]"),
+                Entry("--metrics-port PORT", "where Prometheus may ask [nowhere]"),
                 Entry(
                     "-t, --tee / -r, --redirects 0-3|RANK:N,...",
                     "plain: streams to files too, or only",

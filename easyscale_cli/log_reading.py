@@ -153,3 +153,25 @@ class LogReading:
 
 #: A mark tells of the time within this.
 _MARK_S = 0.2
+_TAIL_BYTES = 32 << 10
+
+
+def last_lines(shelf: Shelf, *, node: str, slot: str, most: int) -> list[LogLine]:
+    """The newest lines of the newest process of a slot, on both streams."""
+    files = [file for file in shelf.files() if (file.node, file.slot) == (node, slot)]
+    newest = max((file.spawn for file in files), default=0)
+    lines: list[LogLine] = []
+    for file in files:
+        if file.spawn == newest:
+            lines += _tail(shelf, file)
+    return sorted(lines, key=lambda line: line.order)[-most:]
+
+
+def _tail(shelf: Shelf, file: LogFile) -> list[LogLine]:
+    begin = max(0, file.size - _TAIL_BYTES)
+    piece = shelf.piece(file, offset=begin, since_s=None)
+    if piece is None:
+        return []
+    maker = LineMaker(file, next=begin)
+    lines = maker.feed(piece) + maker.finish()
+    return lines[1:] if begin else lines  # the first may have begun before

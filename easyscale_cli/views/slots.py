@@ -77,12 +77,19 @@ def choose_form(status: JobStatus, *, cells: int, rows: int) -> Form:
     return Form.CELLS if -(-len(nodes) // per_row) <= rows else Form.ODD
 
 
-def slots_section(status: JobStatus, form: Form, *, cells: int, glyphs: Glyphs) -> list[Line]:
+def slots_section(
+    status: JobStatus,
+    form: Form,
+    *,
+    cells: int,
+    glyphs: Glyphs,
+    selected: tuple[str, str] | None = None,
+) -> list[Line]:
     """The heading with its counts, then the slots in the chosen form."""
     lines = _heading(status, cells, glyphs)
     match form:
         case Form.SLOTS:
-            lines += _slot_table(status, cells, glyphs) if status.slots else []
+            lines += _slot_table(status, cells, glyphs, selected) if status.slots else []
         case Form.NODES:
             lines += _node_table(status.slots, cells, glyphs)
         case Form.CELLS:
@@ -119,7 +126,9 @@ def _heading(status: JobStatus, cells: int, glyphs: Glyphs) -> list[Line]:
 # --- a slot a row ------------------------------------------------------------------------------
 
 
-def _slot_table(status: JobStatus, cells: int, glyphs: Glyphs) -> list[Line]:
+def _slot_table(
+    status: JobStatus, cells: int, glyphs: Glyphs, selected: tuple[str, str] | None
+) -> list[Line]:
     is_wide = cells >= WIDE
     step = status.step_time.measured_s
     room = _WIDE_BAND if is_wide else _BAND
@@ -148,6 +157,8 @@ def _slot_table(status: JobStatus, cells: int, glyphs: Glyphs) -> list[Line]:
     for slot in status.slots:
         row = _slot_row(slot, step, room, glyphs, is_wide=is_wide)
         name = "" if slot.node == last else node_name(slot.node, glyphs)
+        if (slot.node, slot.slot) == selected:
+            row[0] = (Span(glyphs.here, Role.LIVE), Span(glyphs.name(slot.slot), Role.NAME))
         rows.append([line(Span(name, Role.NAME)), *row])
         last = slot.node
     return columns(table, rows, cells, mark=glyphs.cut)

@@ -35,9 +35,9 @@ _LEAST_ROWS: Final = 8
 _SPARK: Final = 24
 _WIDE_SPARK: Final = 60
 _LEAST_CELLS: Final = 60
-_LEAST_HEIGHT: Final = 16
+LEAST_ROWS: Final = 16
 _LEVELS: Final = {"same-kind": "D1", "heterogeneous": "D2"}
-_KEYS: Final = "q quit  s slots  e events  ? help"
+_KEYS: Final = "q quit  s slots  e events  l logs  p plan  / filter  ? help"
 _LONG_TIMELINE: Final = 6
 _SHORT_TIMELINE: Final = 3
 
@@ -53,6 +53,13 @@ class Window:
     #: The form that a person chose; it sticks while it fits.
     form: Form | None = None
     has_keys: bool = True
+    #: (node, slot) that is marked among the slots.
+    selected: tuple[str, str] | None = None
+
+
+def is_too_small(window: Window) -> bool:
+    """Whether the window has no room for a frame that changes."""
+    return window.cells < _LEAST_CELLS or window.rows < LEAST_ROWS
 
 
 def status_lines(status: JobStatus, window: Window) -> list[Line]:
@@ -61,7 +68,7 @@ def status_lines(status: JobStatus, window: Window) -> list[Line]:
     status = msgspec.structs.replace(status, slots=tuple(in_order(status.slots)))
     if not window.has_keys:
         return _frame(status, window, changes=_LONG_TIMELINE, look=MOST_ROWS)
-    if cells < _LEAST_CELLS or rows < _LEAST_HEIGHT:
+    if is_too_small(window):
         text = f"the window is {cells}x{rows}; status needs 60x16, --once prints anyhow"
         return wrap(line(text), cells)
     frame: list[Line] = []
@@ -79,7 +86,9 @@ def _frame(status: JobStatus, window: Window, *, changes: int, look: int) -> lis
     shown = changes if is_long else min(changes, _SHORT_TIMELINE)
     sections = [_top(status, window)]
     if status.slots:
-        sections.append(slots_section(status, form, cells=cells, glyphs=glyphs))
+        sections.append(
+            slots_section(status, form, cells=cells, glyphs=glyphs, selected=window.selected)
+        )
         if form is not Form.SLOTS:
             sections.append(worth_a_look(status, cells=cells, glyphs=glyphs, most=look))
     sections.append(

@@ -240,7 +240,7 @@ def test_the_keys_that_are_named_are_the_keys_that_work() -> None:
         assert press(Choice(), key, STATUS, WINDOW) != Choice()
     helped = shown(pressed("?"))
     assert all(
-        f"  {key:<3}  " in helped for key in ("q", "s", "e", "l", "p", "j k", "/", "esc", "?")
+        f"\n{key:<3}  " in helped for key in ("q", "s", "e", "l", "p", "j k", "/", "esc", "?")
     )
 
 

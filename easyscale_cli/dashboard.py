@@ -5,6 +5,7 @@ It lives on the alternate screen; its last frame stays in the scrollback.
 
 import shutil
 
+from easyscale.errors import EasyScaleError
 from easyscale.job_status import Closing, JobStatus
 from easyscale_cli.connection import Job
 from easyscale_cli.keyboard import Keyboard
@@ -30,6 +31,9 @@ def watch(job: Job, output: Output) -> int:
     except KeyboardInterrupt:
         output.show([*view.last_frame(), line(f"{job.id} goes on: only status was interrupted")])
         return _INTERRUPTED
+    except EasyScaleError:
+        output.show(view.last_frame())  # what was known before the job could be reached no more
+        raise
     output.show(view.last_frame())
     if closing is None:
         return 0

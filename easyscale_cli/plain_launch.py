@@ -23,6 +23,12 @@ from easyscale_cli.parameters import NodeRange, read_rendezvous_conf
 
 #: Where torchrun's static nodes meet when no port is given.
 _STATIC_PORT = 29500
+#: Of torchrun's agent, for what needs torch there or has another form here.
+_IDLE_VARIABLES = (
+    "TORCHELASTIC_ENABLE_FILE_TIMER",
+    "TORCHELASTIC_HEALTH_CHECK_PORT",
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+)
 _DEFAULT_SHUTDOWN_S = 30.0
 _SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
@@ -74,7 +80,8 @@ def read_plain_settings(
         join_timeout_s=conf.join_timeout_s,
         last_call_s=conf.last_call_s,
     )
-    return settings, (*notes, *slots.notes)
+    idle = [f"{name} has no effect here" for name in _IDLE_VARIABLES if environ.get(name)]
+    return settings, (*notes, *slots.notes, *idle)
 
 
 def writers(settings: PlainSettings) -> int:
@@ -171,14 +178,16 @@ class _Slots(NamedTuple):
 
 def _slots(asked: Mapping[str, Any], environ: Mapping[str, str], *, is_packed: bool) -> _Slots:
     """The places of this node's workers; a number changes nothing that they see, as in torchrun."""
-    from easyscale.agent.devices import Machine, find_slots, slot_environment
-
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
     word = asked["nproc_per_node"]
     if word is not None and asked["devices"] is not None:
         raise UsageError("--devices and --nproc-per-node both name the slots", hint="give one")
     if word is None and asked["devices"] is None and not is_packed:
         word = "1"
+    if not is_packed and word is not None and word.isdecimal() and int(word) > 0:
+        return _Slots(tuple(f"local:{rank}" for rank in range(int(word))), {})
+    from easyscale.agent.devices import Machine, find_slots, slot_environment
+
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
     if not is_packed and word is not None:
         count = _count(word, Machine(visible=visible))
         return _Slots(tuple(f"local:{rank}" for rank in range(count)), {})
@@ -207,8 +216,6 @@ def _devices_word(asked: Mapping[str, Any], machine: Any) -> str:  # noqa: ANN40
 
 def _count(word: str, machine: Any) -> int:  # noqa: ANN401 - an Inventory
     """How many workers torchrun's word means on this machine."""
-    if word.isdecimal() and int(word) > 0:
-        return int(word)
     if word == "cpu":
         return int(machine.cores())
     if word in {"auto", "gpu", "cuda"}:

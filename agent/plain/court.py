@@ -80,16 +80,22 @@ def _judge(sight: Sight, running: Round, terms: Terms) -> Decision:
     gone = [m.node for m in left if _is_gone(sight, m)]
     if failed or gone:
         why = f"lost {listed(gone)}" if gone else f"a worker of {failed[0]} failed"
-        return msgspec.structs.replace(running, phase=RoundPhase.STOPPING, reason=why)
+        return _stopped(running, why, lost=tuple(gone))
     if done:
         return None  # nearly over: nobody is asked to begin again for more or other devices
     if newcomers := _newcomers(sight, running, terms):
-        why = f"{listed(newcomers)} joined"
-    elif changed := [m.node for m in running.members if _has_changed(sight, m)]:
-        why = f"{listed(changed)}: other slots"
-    else:
-        return None
-    return msgspec.structs.replace(running, phase=RoundPhase.STOPPING, reason=why)
+        return _stopped(running, f"{listed(newcomers)} joined", joined=tuple(newcomers))
+    if changed := [m.node for m in running.members if _has_changed(sight, m)]:
+        return _stopped(running, f"{listed(changed)}: other slots")
+    return None
+
+
+def _stopped(
+    running: Round, reason: str, *, lost: tuple[str, ...] = (), joined: tuple[str, ...] = ()
+) -> Round:
+    return msgspec.structs.replace(
+        running, phase=RoundPhase.STOPPING, reason=reason, lost=lost, joined=joined
+    )
 
 
 def _after(

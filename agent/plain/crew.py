@@ -9,12 +9,14 @@ import linecache
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from easyscale.agent.plain import contract, witness
+import msgspec
+
+from easyscale.agent.plain import contract, orphans, witness
 from easyscale.agent.plain.events import WorkerExited, WorkerStarted
 from easyscale.agent.plain.keeper_link import Answer, KeeperLink, Order
 from easyscale.agent.plain.settings import PlainSettings
@@ -58,6 +60,7 @@ class Crew:
         self._workers: dict[int, _Worker] = {}
         self._next = 0
         self.logs = RunLogs(settings.logs, job_id=settings.job_id, role=settings.role, show=show)
+        orphans.adopt_orphans()
         self._keeper = KeeperLink(hear=self._hear, lost=self._lose)
 
     @property
@@ -97,6 +100,10 @@ class Crew:
                 stdout=output.theirs[Stream.STDOUT],
                 stderr=output.theirs[Stream.STDERR],
             )
+
+    def see_slots(self, environments: Mapping[str, Mapping[str, str]]) -> None:
+        """What workers on these slots see from the next round on."""
+        self._settings = msgspec.structs.replace(self._settings, slot_environments=environments)
 
     def signal(self, local_ranks: tuple[int, ...], number: int) -> None:
         for name in self._named(local_ranks):
@@ -204,6 +211,7 @@ class Crew:
 
     def _lose(self, reason: str) -> None:
         """The keeper ended, and by the kernel's word all workers with it."""
+        orphans.end_orphans(str(self.logs.folder))  # its error files lie there
         with self._lock:
             left = dict(self._workers)
         for name, worker in left.items():

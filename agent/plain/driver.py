@@ -14,11 +14,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from easyscale.agent.plain import actions, contract, events, machine
+from easyscale.agent.plain import actions, contract, events, lead, machine
 from easyscale.agent.plain.crew import Crew
 from easyscale.agent.plain.meeting import LocalMeeting, Meeting
 from easyscale.agent.plain.ports import HeldPort
@@ -36,6 +36,9 @@ from easyscale.reports import (
     Summary,
     stamp,
 )
+
+if TYPE_CHECKING:
+    from easyscale.agent.devices_file import DevicesFile
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +59,18 @@ def launch(settings: PlainSettings, audience: Audience, *, notes: Sequence[str] 
 
     Raises EasyScaleError for what makes the launch impossible. Call it in the main thread.
     """
-    driver = Driver(settings, audience)
-    try:
+    with contextlib.ExitStack() as undo:
+        if settings.meets:
+            from easyscale.agent.node_name import claim_name  # noqa: PLC0415 - loads much
+            from easyscale.agent.plain.etcd_meeting import as_elastic  # noqa: PLC0415 - loads much
+
+            claimed = undo.enter_context(claim_name(as_elastic(settings)))
+            settings = msgspec.structs.replace(settings, node_name=claimed.name)
+            notes = (*notes, *filter(None, (claimed.note,)))
+        undo.callback(audience.close)
+        driver = Driver(settings, audience)
+        undo.callback(driver.close)
         return driver.run(notes=notes)
-    finally:
-        driver.close()
-        audience.close()
 
 
 class Driver:
@@ -78,12 +87,15 @@ class Driver:
         self._exit: actions.Exit | None = None
         self._crew = Crew(settings, post=self._inbox.put, show=self._show)
         self._meeting: Meeting = self._open_meeting()
+        self._devices_file = self._follow_devices() if settings.devices_file else None
 
     def run(self, *, notes: Sequence[str]) -> int:
         for number in {*self._settings.stop_signals, *_PASSED_ON}:
             signal.signal(number, self._take_signal)
         self._open_audience(notes)
         self._meeting.start()
+        if self._devices_file is not None:
+            self._devices_file.start()
         while self._exit is None:
             self._handle(self._next_event())
         log.info("agent ends", extra={"code": self._exit.code, "reason": self._exit.reason})
@@ -91,14 +103,46 @@ class Driver:
 
     def close(self) -> None:
         """End everything this agent started."""
+        if self._devices_file is not None:
+            self._devices_file.close()
         self._crew.close()
         self._meeting.close()
         for port in self._ports:
             port.release()
         self._crew.logs.remove_empty()
 
+    def _follow_devices(self) -> "DevicesFile":
+        """A packed job's slots may change while it runs: its ranks then start again on others."""
+        from easyscale.agent import devices, devices_file  # noqa: PLC0415 - loads much
+
+        def offer(found: devices.Offer, reason: str) -> None:
+            seen = {slot.name: devices.slot_environment(slot) for slot in found.slots}
+            self._crew.see_slots(seen)
+            self._inbox.put(events.SlotsChanged(places=tuple(seen), reason=reason))
+
+        return devices_file.DevicesFile(
+            Path(self._settings.devices_file),
+            threads_per_worker=1,
+            visible=self._settings.environment.get("CUDA_VISIBLE_DEVICES"),
+            offer=offer,
+            refuse=self._note,
+        )
+
     def _open_meeting(self) -> Meeting:
-        return LocalMeeting(self._inbox.put, node=self._settings.node_name)
+        settings = self._settings
+        if not settings.meets:
+            return LocalMeeting(self._inbox.put, node=settings.node_name)
+        from easyscale.agent.plain.etcd_meeting import EtcdMeeting  # noqa: PLC0415 - loads much
+
+        return EtcdMeeting(
+            settings,
+            lead.terms_of(self._state),
+            incarnation=self._incarnation,
+            keeper_pid=self._crew.keeper_pid,
+            post=self._inbox.put,
+            tell=self._note,
+            fail=lambda error: self._inbox.put(Failed(error)),
+        )
 
     # --- events --------------------------------------------------------------------------------
 

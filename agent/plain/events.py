@@ -53,6 +53,12 @@ class StoreAway(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class LeaseEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """The registration of this node ended although it lives."""
+
+    reason: str
+
+
 class StoreBack(msgspec.Struct, frozen=True, kw_only=True):
     silent_s: float
 
@@ -69,6 +75,7 @@ PlainEvent = (
     | Signalled
     | SlotsChanged
     | StoreAway
+    | LeaseEnded
     | StoreBack
     | Ticked
 )

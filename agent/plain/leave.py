@@ -121,10 +121,8 @@ def _go(turn: Turn) -> None:
     """Leave after a signal: with 0 where the job goes on without this node."""
     state = turn.state
     assert state.signal is not None
-    others = [offer for offer in state.sight.offers if offer.incarnation != state.incarnation]
-    goes_on = (
-        state.settings.meets and state.round is not None and len(others) >= state.settings.min_nodes
-    )
+    others = len(state.round.members) - 1 if state.round else 0
+    goes_on = state.settings.meets and others >= state.settings.min_nodes
     name = signal_name(state.signal)
     if goes_on:
         turn.tell(EventKind.LEFT, f"{name}; the job goes on", node=state.node)
@@ -167,15 +165,18 @@ def tell_waiting(turn: Turn) -> None:
         return
     if state.done_s is not None or turn.now.s < state.told_waiting_s + TELL_WAITING_S:
         return
-    have = len(state.sight.offers)
-    missing = state.settings.min_nodes - have
+    missing = state.settings.min_nodes - len(state.sight.offers)
     turn.set(told_waiting_s=turn.now.s)
-    if missing > 0 and state.sight.offers:
+    waited_s, limit_s = turn.now.s - state.short_since_s, state.settings.join_timeout_s
+    if not state.leads:
+        # Only the leader sees who is there.
+        turn.tell(EventKind.WAITING, "for the other nodes", waited_s=waited_s, limit_s=limit_s)
+    elif missing > 0:
         turn.tell(
             EventKind.WAITING,
             missing=missing,
             wanted=state.settings.min_nodes,
-            waited_s=turn.now.s - state.short_since_s,
-            limit_s=state.settings.join_timeout_s,
+            waited_s=waited_s,
+            limit_s=limit_s,
             have=tuple(offer.node for offer in state.sight.offers),
         )

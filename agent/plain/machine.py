@@ -19,7 +19,6 @@ from easyscale.agent.plain.values import (
     ReportState,
     Round,
     RoundPhase,
-    Sight,
 )
 from easyscale.agent.plain.verdict import first_own_fault
 from easyscale.reports import EventKind
@@ -62,6 +61,9 @@ def step(
             turn.set(places=event.places)
             turn.tell(EventKind.NOTE, event.reason)
             turn.do(actions.Offer(places=event.places))
+        case events.LeaseEnded():
+            # Others may have gone on without this node: it asks to take part again.
+            turn.do(actions.Offer(places=turn.state.places))
         case events.StoreAway():
             turn.set(away_since_s=now.s)
             turn.tell(EventKind.STORE_AWAY, "workers go on, changes wait", endpoint="etcd")
@@ -119,10 +121,10 @@ def _see(turn: Turn, event: events.Seen) -> None:
         leave.take_outcome(turn, event.sight.outcome)
         return
     if event.sight.round is not None:
-        _follow(turn, event.sight, event.sight.round)
+        _follow(turn, event.sight.round)
 
 
-def _follow(turn: Turn, sight: Sight, seen: Round) -> None:
+def _follow(turn: Turn, seen: Round) -> None:
     """Take part in the round that stands, or leave one that stops."""
     state = turn.state
     own = state.round.number if state.round else 0
@@ -130,7 +132,7 @@ def _follow(turn: Turn, sight: Sight, seen: Round) -> None:
         return
     if seen.number == own and seen.phase is RoundPhase.STOPPING:
         if state.phase is Phase.RUNNING or state.done_s is not None:
-            _tell_change(turn, sight, seen)
+            _tell_change(turn, seen)
             turn.set(round=seen, done_s=None)
             leave.stop_workers(turn, seen.reason)
     elif seen.number > own and seen.phase is RoundPhase.RUNNING:
@@ -139,15 +141,11 @@ def _follow(turn: Turn, sight: Sight, seen: Round) -> None:
             _start(turn, seen, member)
 
 
-def _tell_change(turn: Turn, sight: Sight, seen: Round) -> None:
-    present = {(offer.node, offer.incarnation) for offer in sight.offers}
-    members = {(member.node, member.incarnation) for member in seen.members}
-    for member in seen.members:
-        if (member.node, member.incarnation) not in present:
-            turn.tell(EventKind.LOST, seen.reason, node=member.node, slots=member.workers)
-    for offer in sight.offers:
-        if (offer.node, offer.incarnation) not in members and offer.node in seen.reason:
-            turn.tell(EventKind.JOINED, seen.reason, node=offer.node, slots=len(offer.places))
+def _tell_change(turn: Turn, seen: Round) -> None:
+    for node in seen.lost:
+        turn.tell(EventKind.LOST, seen.reason, node=node)
+    for node in seen.joined:
+        turn.tell(EventKind.JOINED, seen.reason, node=node)
 
 
 def _start(turn: Turn, round_: Round, member: Member) -> None:

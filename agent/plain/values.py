@@ -59,6 +59,9 @@ class Round(Record, frozen=True, kw_only=True):
     master_port: int
     #: Why it began, or why it stops.
     reason: str = ""
+    #: Nodes whose coming or going stops it.
+    joined: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     def member(self, node: str, incarnation: str) -> Member | None:
         return next(

@@ -1,6 +1,7 @@
 """What a plain agent does about what happens to it."""
 
 import signal
+from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
@@ -34,7 +35,7 @@ def ends(agent: Agent, local_rank: int, failed: Fault | None = None) -> list[obj
 T = TypeVar("T")
 
 
-def of(done: list[object], kind: type[T]) -> list[T]:
+def of(done: Sequence[object], kind: type[T]) -> list[T]:
     return [action for action in done if isinstance(action, kind)]
 
 
@@ -89,9 +90,9 @@ def test_a_stop_signal_is_passed_on_as_it_is_and_ends_with_its_number() -> None:
         actions.SignalWorkers(local_ranks=(0, 1), number=signal.SIGINT)
     ]
     ends(agent, 0)
-    done = ends(agent, 1, fault(1, signal=2))
-    assert of(done, actions.Exit)[0].code == 130
-    assert not of(done, actions.ReportCause)
+    last = ends(agent, 1, fault(1, signal=2))
+    assert of(last, actions.Exit)[0].code == 130
+    assert not of(last, actions.ReportCause)
 
 
 def test_a_second_stop_signal_kills() -> None:

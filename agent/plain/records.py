@@ -1,0 +1,129 @@
+"""The keys of a plain or packed job, and the transactions that may change them.
+
+    /easyscale/plain/v1/<job>/
+        terms                   what all its nodes agree on
+        round                   the start of all workers that stands, or is being stopped
+        report/<round>/<node>   what became of a node's workers
+        outcome                 how it ended
+        nodes/ leader gone/     as in every job: membership.py
+
+Every write of the leader compares its token and the round that it has seen.
+"""
+
+from collections.abc import Sequence
+
+from easyscale.agent.plain.values import Offer, Outcome, Report, Round, Sight, Terms
+from easyscale.errors import JobConflict
+from easyscale.model import decode, encode
+from easyscale.rendezvous.keys import JobKeys, check_name
+from easyscale.rendezvous.store import (
+    Compare,
+    Created,
+    Delete,
+    DeletePrefix,
+    LeaseId,
+    Modified,
+    Operation,
+    Put,
+    View,
+    absent,
+)
+
+ROOT = "/easyscale/plain/v1/"
+
+
+class PlainKeys:
+    """The keys of one job."""
+
+    def __init__(self, job_id: str) -> None:
+        self.prefix = f"{ROOT}{check_name(job_id, what='job id')}/"
+        #: What membership and lease guard need.
+        self.common = JobKeys(self.prefix)
+        self.terms = f"{self.prefix}terms"
+        self.round = f"{self.prefix}round"
+        self.outcome = f"{self.prefix}outcome"
+        self.reports = f"{self.prefix}report/"
+
+    def report(self, round_number: int, node: str) -> str:
+        return f"{self.reports}{round_number}/{node}"
+
+    def ranges(self, *, leads: bool) -> tuple[str, ...]:
+        """What an agent follows: the leader everything, others what it decides."""
+        return (self.prefix,) if leads else (self.round, self.outcome)
+
+
+def sight_of(view: View, keys: PlainKeys) -> Sight:
+    """The job as the store had it at one revision."""
+    nodes = sorted(view.under(keys.common.nodes), key=lambda entry: entry.create_revision)
+    entry = view.get(keys.round)
+    round_ = None if entry is None else decode(entry.value, Round, source=keys.round)
+    reports: dict[str, Report] = {}
+    if round_ is not None:
+        folder = keys.report(round_.number, "")
+        written = sorted(view.under(folder), key=lambda entry: entry.create_revision)
+        for each in written:
+            name = each.key.removeprefix(folder)
+            reports[name] = decode(each.value, Report, source=each.key)
+    entry = view.get(keys.outcome)
+    return Sight(
+        offers=tuple(decode(each.value, Offer, source=each.key) for each in nodes),
+        round=round_,
+        reports=reports,
+        outcome=None if entry is None else decode(entry.value, Outcome, source=keys.outcome),
+    )
+
+
+Transaction = tuple[Sequence[Compare], Sequence[Operation]]
+
+
+def put_round(view: View, keys: PlainKeys, value: Round, *, token: int) -> Transaction:
+    before = view.get(keys.round)
+    compares: list[Compare] = [
+        Created(keys.common.leader, token),
+        Modified(keys.round, before.mod_revision if before else 0),
+        absent(keys.outcome),
+    ]
+    operations: list[Operation] = [Put(keys.round, encode(value))]
+    return compares, operations
+
+
+def put_outcome(
+    view: View, keys: PlainKeys, value: Outcome, *, token: int, lease: LeaseId | None
+) -> Transaction:
+    before = view.get(keys.round)
+    compares: list[Compare] = [
+        Created(keys.common.leader, token),
+        Modified(keys.round, before.mod_revision if before else 0),
+        absent(keys.outcome),
+    ]
+    return compares, [Put(keys.outcome, encode(value), lease)]
+
+
+def begin_anew(view: View, keys: PlainKeys, terms: Terms) -> Transaction:
+    """Put a job that nobody runs any more back to its beginning."""
+    before = {key: view.get(key) for key in (keys.round, keys.outcome, keys.terms)}
+    compares = [Modified(k, entry.mod_revision if entry else 0) for k, entry in before.items()]
+    return compares, [
+        Delete(keys.round),
+        Delete(keys.outcome),
+        DeletePrefix(keys.reports),
+        Put(keys.terms, encode(terms)),
+    ]
+
+
+def refuse_other_terms(job_id: str, *, stands: Terms, asked: Terms) -> None:
+    """Raise JobConflict where this launch asks for what the job's other nodes do not."""
+    if stands == asked:
+        return
+    raise JobConflict(
+        f"job {job_id!r} runs with {_told(stands)}; this launch says {_told(asked)}",
+        hint="the same line on every node, or another --rdzv-id",
+    )
+
+
+def _told(terms: Terms) -> str:
+    most = "" if terms.max_nodes is None else terms.max_nodes
+    words = [f"--nnodes {terms.min_nodes}:{most}", f"--max-restarts {terms.max_restarts}"]
+    if terms.logical_workers is not None:
+        words.append(f"--packed --logical-workers {terms.logical_workers}")
+    return " ".join(words)

@@ -25,6 +25,7 @@ COMMANDS = {
     "stop": "End a job at its next step, with a snapshot",
     "fence": "Say that a silent node has ended",
     "snapshots": "List, check, compare and remove the snapshots of a job",
+    "doctor": "Say whether a job could run here, and what to do if not",
 }
 
 

@@ -104,6 +104,15 @@ class FindSlots(Action, frozen=True, kw_only=True):
     by: str
 
 
+# --- for other agents --------------------------------------------------------------------------
+
+
+class Probe(Action, frozen=True, kw_only=True):
+    """Ask the agents of these nodes whether they hear us; answered by Probed."""
+
+    nodes: tuple[str, ...]
+
+
 # --- for the snapshot folder -------------------------------------------------------------------
 
 
@@ -152,6 +161,7 @@ AgentAction = (
     | Resign
     | Leave
     | FindSlots
+    | Probe
     | DeleteSnapshots
     | Announce
     | ShowProgress

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from easyscale.agent import (
     drafts,
+    gathering,
     migration,
     profile,
     rebalancing,
@@ -104,7 +105,7 @@ def _draw(scene: Scene) -> tuple[Plan | None, str]:
     if rebalancing.measures_a_probe(scene):
         return None, "measures a slot that was slow"
     drawn, idle = rebalancing.rebalance(scene)
-    return drawn or rebalancing.probe(scene), idle
+    return drawn or rebalancing.probe(scene), gathering.out_of_reach(view) or idle
 
 
 def _members(base: Commit, layout: Layout) -> list[WorkerId]:

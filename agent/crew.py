@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from easyscale.agent import closing, news, records, respawns
+from easyscale.agent import closing, news, reaching, records, respawns
 from easyscale.agent.actions import Fork, StopWorker, Tell, Write
 from easyscale.agent.cause import failure_of, how_it_ended
 from easyscale.agent.events import ForkFailed, WorkerExited, WorkerForked, ZygoteLost
@@ -38,6 +38,7 @@ from easyscale.model import (
     Commit,
     Ending,
     Entry,
+    Mode,
     Plan,
     Position,
     Readiness,
@@ -148,6 +149,8 @@ def tell_commit(turn: Turn, commit: Commit) -> None:
         elif worker.phase in (Phase.MEMBER, Phase.FINISHED):
             # MEMBER -> LEAVING: the job goes on without it; what never formed waits again
             left = Phase.LEAVING if worker.entered is not None else Phase.STANDBY
+            if left is Phase.LEAVING and commit.mode is Mode.NOW and not worker.stopped:
+                reaching.dropped(turn, commit)
             phase = left if worker.phase is Phase.MEMBER else Phase.FINISHED
             turn.put_worker(replace(worker, phase=phase, told=commit.generation, told_s=turn.now.s))
         else:
@@ -187,6 +190,7 @@ def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | Non
         case Broken(generation=generation):
             turn.put_worker(replace(worker, broken=message))
             write_leased(turn, replace(worker, broken=message, entered=None, ready=None))
+            reaching.suspect(turn, message)
             turn.because(f"{worker.id.place} is broken in {generation.label}", message.reason)
         case StepReport():
             _report(turn, worker, message)
@@ -228,6 +232,8 @@ def _enter(turn: Turn, worker: OwnWorker, said: SaidEntered) -> None:
     entered = Entered(said.generation, said.position, said.has_state, said.pause_s, said.step)
     worker = replace(worker, entered=entered, broken=None, ready=None)
     turn.put_worker(worker)
+    if turn.state.commit is not None and turn.state.commit.generation == said.generation:
+        reaching.met(turn, turn.state.commit)
     write_leased(turn, worker)
     commit = turn.state.untold
     if commit is not None and commit.generation == said.generation:

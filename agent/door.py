@@ -20,6 +20,7 @@ from easyscale.agent.control import ControlServer, run_folder
 from easyscale.agent.devices import Machine, Offer, parse_devices, resolve
 from easyscale.agent.dialogue import Handler
 from easyscale.agent.link import Opened
+from easyscale.agent.prober import QUESTION
 from easyscale.agent.remote_door import RemoteDoor
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.state import Stage, State
@@ -68,7 +69,8 @@ class Door:
             "snapshots": self._answer_snapshots,
         }
         if self._remote is not None:
-            self._remote.open(token=spec.token, handlers=self.teller.handlers)
+            heard: dict[str, Handler] = {QUESTION: lambda _: {}}
+            self._remote.open(token=spec.token, handlers={**self.teller.handlers, **heard})
         try:
             folder = run_folder(self._settings.environment)
             self._server = ControlServer(

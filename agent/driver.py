@@ -29,6 +29,7 @@ from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import StoreLink
 from easyscale.agent.node_name import claim_name
 from easyscale.agent.orphans import OrphanReaper, is_init
+from easyscale.agent.prober import probe
 from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.snapshots import Catalogue
 from easyscale.agent.supervisor import Supervisor, SupervisorSettings
@@ -284,6 +285,8 @@ class Driver:
                 self._link.take(action)
             case actions.FindSlots():
                 self._door.find_slots(action)
+            case actions.Probe():
+                self._probe(action)
             case actions.DeleteSnapshots(names=names):
                 self._catalogue.delete(names)
             case actions.Announce(event=event):
@@ -298,6 +301,13 @@ class Driver:
                 self._exit = action
             case _:
                 assert_never(action)
+
+    def _probe(self, action: actions.Probe) -> None:
+        opened, spec = self._link.opened, self._spec
+        assert opened is not None
+        assert spec is not None
+        keys, post = JobKeys.of(self._settings.job_id), self._inbox.put
+        probe(action, keys=keys, store=opened.store, token=spec.token, post=post)
 
     def _fork(self, worker: WorkerId) -> None:
         """A script that was edited since would bring other code into the job."""

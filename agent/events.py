@@ -160,6 +160,14 @@ class Transacted(Event, frozen=True, kw_only=True):
     revision: int = 0
 
 
+class Probed(Event, frozen=True, kw_only=True):
+    """Which of the nodes that were asked answered, and which are registered no more."""
+
+    asked: tuple[str, ...]
+    reached: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
 # --- from people and time ----------------------------------------------------------------------
 
 
@@ -204,6 +212,7 @@ AgentEvent = (
     | Deposed
     | Viewed
     | Transacted
+    | Probed
     | Signalled
     | Asked
     | Ticked

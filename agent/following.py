@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from easyscale.agent import crew, leaving, news, offering, records, respawns, wants
+from easyscale.agent import crew, leaving, news, offering, reaching, records, respawns, wants
 from easyscale.agent.actions import Enrol, KillWorker, Write
 from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
 from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
@@ -65,6 +65,7 @@ def record_of(turn: Turn) -> NodeRecord:
         slots=slots,
         commit=None if state.is_confirmed else state.commit,
         formed=max(entered, default=None),
+        cut=tuple(sorted(state.cuts)),
     )
 
 
@@ -187,6 +188,7 @@ def viewed(turn: Turn, event: Viewed) -> None:
     if newest is not None:
         adopt(turn, newest, road="the store")
     _confirm(turn, view)
+    reaching.judge(turn)
     plan = view.open_plan
     if plan is not None:
         crew.tell_plan(turn, plan)

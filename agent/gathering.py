@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from easyscale.agent import words
+from easyscale.agent import reaching, words
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
 from easyscale.model import Determinism, JobSpec, NodeRecord, SlotRecord, WorkerId
@@ -69,7 +69,19 @@ def newcomers(view: JobView, settings: LaunchSettings) -> tuple[SlotRecord, ...]
         for node in admitted(view, settings)
         for slot in node.slots
         if is_ready(slot, view) and slot.worker not in members and fits_kind(slot, kind)
+        if not reaching.apart(view, node.node)
     )
+
+
+def out_of_reach(view: JobView) -> str:
+    """What keeps waiting workers from joining: the link that has to be proven first."""
+    members = {worker.node for worker in view.base.workers} if view.base else set()
+    for name in sorted(set(view.nodes) - members):
+        ready = any(is_ready(slot, view) for slot in view.nodes[name].record.slots)
+        others = reaching.apart(view, name) if ready else ()
+        if others:
+            return f"node {name} joins once it and {words.listed(others)} reach each other"
+    return ""
 
 
 def misfits(view: JobView, settings: LaunchSettings) -> tuple[SlotRecord, ...]:

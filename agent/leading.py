@@ -22,12 +22,12 @@ WATCH_EVERY_S = 0.5
 def elected(turn: Turn, event: Elected) -> None:
     """Begin to lead with nothing remembered: the open plan, if any, is taken over by the rules."""
     turn.set(token=event.token, memory=Memory(), acted_revision=-1, deciding="", wake_s=None)
-    turn.set(published={})
+    turn.set(published={}, is_complete=False)
     turn.because("leads")
 
 
 def deposed(turn: Turn, event: Deposed) -> None:
-    turn.set(token=None, deciding="", wake_s=None)
+    turn.set(token=None, deciding="", wake_s=None, is_complete=False)
     turn.because("leads no more", event.reason)
 
 

@@ -15,6 +15,7 @@ from easyscale.agent import (
     ledger,
     news,
     offering,
+    reaching,
     records,
     watchdog,
 )
@@ -28,6 +29,7 @@ from easyscale.agent.events import (
     ForkFailed,
     JobOpened,
     LeaseEnded,
+    Probed,
     Signalled,
     SlotsFound,
     SlotsRefused,
@@ -121,15 +123,15 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
             _meet_store_again(turn, event)
         case Elected():
             leading.elected(turn, event)
-            turn.set(is_complete=False)
         case Deposed():
             leading.deposed(turn, event)
-            turn.set(is_complete=False)
         case Viewed(complete=complete):
             turn.set(is_complete=complete)
             following.viewed(turn, event)
         case Transacted():
             _note_transaction(turn, event)
+        case Probed():
+            reaching.probed(turn, event)
         case Signalled():
             leaving.signalled(turn, event)
         case Asked(wish_id=wish_id, wish=wish):
@@ -204,6 +206,7 @@ def _tick(turn: Turn, event: Ticked) -> None:
     watchdog.take_beats(turn, event.beats)
     watchdog.watch(turn, event.monotonic_s)
     following.kill_excluded(turn)
+    reaching.probe(turn)
     records.record_progress(turn)
     if turn.state.unregistered:
         records.register_snapshots(turn)
@@ -213,6 +216,7 @@ def deadline(state: State, now: Now) -> float | None:
     """When the machine wants the next tick at the latest, in seconds of `now.s`; None: no hurry."""
     times = [state.wake_s, state.leave_by_s]
     times += [respawn.ready_s for respawn in state.respawns.values()]
+    times += [cut.ask_s for cut in state.cuts.values() if not cut.is_asked]
     due = [at for at in times if at is not None and now.s < at < float("inf")]
     overdue = state.wake_s is not None and state.wake_s <= now.s
     return now.s if overdue else min(due, default=None)

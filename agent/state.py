@@ -158,6 +158,17 @@ class Respawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A node that ours has lost the way to."""
+
+    #: When its agent is asked again, and before when no answer counts.
+    ask_s: float
+    until_s: float
+    pause_s: float
+    is_asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     settings: LaunchSettings
     identity: Identity
@@ -224,6 +235,11 @@ class State:
     is_forced: bool = False
     drained_s: float | None = None
     ended_s: float | None = None
+    #: Whom our workers could not exchange with, as long as it is not known why.
+    suspects: frozenset[WorkerId] = frozenset()
+    #: Nodes out of reach, and how often each has been.
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
+    cut_before: Mapping[str, int] = field(default_factory=dict)
     reported_lost: frozenset[WorkerId] = frozenset()
     #: Wishes for other devices that were taken up, and those of them that are done.
     sought: frozenset[str] = frozenset()

@@ -149,8 +149,8 @@ class Player:
         self._world.break_(self._id(place), [self._id(suspect) for suspect in suspects])
 
     def do_cut_link(self, one: str, other: str) -> None:
-        """The two workers do not reach each other any more."""
-        self._world.links.add(frozenset((self._id(one), self._id(other))))
+        """The two nodes do not reach each other any more."""
+        self._world.links.add(frozenset((one, other)))
 
     def do_deaf(self, *names: str) -> None:
         """What the store says reaches these agents late: at `hear`."""

@@ -3,9 +3,11 @@
 Everything happens in a fixed order, so a story reads the same every time.
 """
 
+import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
 from easyscale.agent import actions, events, machine
 from easyscale.agent.settings import Identity, LaunchSettings, Timeouts
@@ -50,6 +52,7 @@ from easyscale.rendezvous.agreement import JobView, incarnation_of
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.memory import MemoryServer, MemoryStore
 from easyscale.rendezvous.store import Created, LeaseId, Put, View, absent
+from easyscale.reports import JobEvent
 from easyscale.runtime import entry
 
 TICK_S = 0.25
@@ -140,8 +143,11 @@ class World:
         self.pid = 100
         self.shape = (logical_workers, min_nodes, max_nodes, max_restarts, takeover_after_s)
         self.auto = True
-        self.links: set[frozenset[WorkerId]] = set()
+        self.links: set[frozenset[str]] = set()
         self.said: list[actions.AgentAction] = []
+        self.events: list[JobEvent] = []
+        #: What a worker reports of a step that it has completed.
+        self.report_of: Callable[[Worker], StepReport] = lambda worker: step_report(worker.position)
 
     # --- nodes ---------------------------------------------------------------------------------
 
@@ -377,6 +383,7 @@ class World:
             case actions.Leave(how=how):
                 self.leave(node, how)
             case actions.Announce(event=event):
+                self.events.append(event)
                 text = f" ({event.reason})" if event.reason else ""
                 lost = event.facts.get("steps_lost")
                 text += f", {lost} steps lost" if lost else ""
@@ -396,6 +403,8 @@ class World:
                 count = int(word.removeprefix("cpu:"))
                 slots = tuple(events.Slot(name=f"cpu:{i}", kind="cpu") for i in range(count))
                 self.post(node, events.SlotsFound(slots=slots, wish_id=wish_id))
+            case actions.Probe(nodes=names):
+                self._probe(node, names)
             case actions.DeleteSnapshots(names=names):
                 self.note(f"{node.name} deletes {', '.join(names)}")
             case actions.ShowProgress():
@@ -403,10 +412,24 @@ class World:
             case _:
                 assert_never(action)
 
-    def wish(self, kind: str, node: str = "", *slots: str, by: str = "a-person") -> None:
+    def _probe(self, node: Node, names: tuple[str, ...]) -> None:
+        """The agents of these nodes are asked at their doors."""
+        there = {name: self.nodes[name] for name in names if name in self.nodes}
+        stored = self.server.contents.entries
+        reached = [
+            name
+            for name, other in there.items()
+            if other.acts and frozenset((name, node.name)) not in self.links
+        ]
+        absent = [name for name in names if self.keys.node(name) not in stored]
+        self.post(node, events.Probed(asked=names, reached=tuple(reached), absent=tuple(absent)))
+
+    def wish(
+        self, kind: str, node: str = "", *slots: str, by: str = "a-person", target: str = ""
+    ) -> None:
         """Somebody writes a wish into the store."""
         key = self.keys.wish(f"{kind}-{node}" if node else kind)
-        asked = Wish(kind=kind, node=node, slots=slots, by=by)
+        asked = Wish(kind=kind, node=node, slots=slots, by=by, target=target)
         self.server.client().transact([], [Put(key, encode(asked))], timeout_s=_T)
 
     def give(self, generation: int, mode: Mode, members: dict[WorkerId, tuple[int, ...]]) -> None:
@@ -430,6 +453,12 @@ class World:
             ],
             timeout_s=_T,
         )
+
+    def record(self, key: str) -> Any:  # noqa: ANN401 - JSON
+        """What stands in the store under a key."""
+        entry = self.server.client().read(key, timeout_s=_T).get(key)
+        assert entry is not None, f"nothing stands under {key}"
+        return json.loads(entry.value)
 
     def leave(self, node: Node, how: str) -> None:
         """Say that the agent has ended, and let its lease go."""
@@ -530,7 +559,7 @@ class World:
                 continue
             members = [self._find(member) for member in commit.workers]
             if self._is_cut(worker, commit):
-                others = [w for w in commit.workers if frozenset((w, worker.id)) in self.links]
+                others = [w for w in commit.workers if self._cannot_meet(w, worker.id)]
                 self.break_(worker.id, others)
                 busy = True
                 continue
@@ -542,7 +571,10 @@ class World:
 
     def _is_cut(self, worker: Worker, commit: Commit) -> bool:
         """A link from this worker to another member of the commit is cut."""
-        return any(frozenset((worker.id, other)) in self.links for other in commit.workers)
+        return any(self._cannot_meet(worker.id, other) for other in commit.workers)
+
+    def _cannot_meet(self, one: WorkerId, other: WorkerId) -> bool:
+        return frozenset((one.node, other.node)) in self.links
 
     def _meets(self, worker: Worker, commit: Commit) -> bool:
         return (worker.forming and worker.known == commit) or worker.entered == commit
@@ -653,7 +685,7 @@ class World:
         for worker in done:
             worker.position += 1
             worker.held, worker.share, worker.has_record = (), None, True
-            self.say(worker.id, _report(worker.position))
+            self.say(worker.id, self.report_of(worker))
         if boundary:
             self._agree(commit, group, done)
 
@@ -748,10 +780,12 @@ def _ranks(spans: tuple[Span, ...]) -> tuple[int, ...]:
     return tuple(rank for span in spans for rank in range(span.lo, span.hi))
 
 
-def _report(step: int) -> StepReport:
+def step_report(
+    step: int, *, steps: int = 100, step_s: float = 0.1, micro_step_s: float | None = None
+) -> StepReport:
     return StepReport(
-        position=Position(step), step=step, steps=100, epoch=0, epochs=1, metrics={"loss": 1.0},
-        step_s=0.1, micro_step_s=None, exchange_wait_s=None, data_wait_s=None,
+        position=Position(step), step=step, steps=steps, epoch=0, epochs=1, metrics={"loss": 1.0},
+        step_s=step_s, micro_step_s=micro_step_s, exchange_wait_s=None, data_wait_s=None,
         samples_per_step=8,
     )  # fmt: skip
 

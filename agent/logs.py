@@ -58,12 +58,7 @@ class Capture:
             data = os.read(pipe, CHUNK_BYTES)
             return [(data, None)] if data else []
         number = list(Stream).index(stream)
-        data = b""
-        self.ranks.begin_read()
-        try:
-            data = os.read(pipe, CHUNK_BYTES)
-        finally:
-            self.ranks.end_read(number, len(data))
+        data = self.ranks.read(number, pipe, CHUNK_BYTES)
         return self.ranks.split(number, data)
 
     @property

@@ -12,13 +12,13 @@ from enum import IntEnum
 
 import msgspec
 
-from easyscale.printed import RankNotes
+from easyscale.printed import SHARED_BYTES, RankNotes
 
 _WORDS = struct.Struct("=8q")
 _WORD = struct.Struct("=q")
 #: Where the seventh word lies.
 _POLLED = 6 * _WORD.size
-_SIZE = mmap.PAGESIZE
+_SIZE = SHARED_BYTES
 
 
 class Phase(IntEnum):

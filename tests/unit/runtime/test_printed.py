@@ -18,9 +18,9 @@ class Worker:
 
     def __init__(self) -> None:
         page = os.memfd_create("page")
-        os.ftruncate(page, mmap.PAGESIZE)
+        os.ftruncate(page, printed.SHARED_BYTES)
         self.reader = RankReader(page)
-        self.mapping = mmap.mmap(page, mmap.PAGESIZE)
+        self.mapping = mmap.mmap(page, printed.SHARED_BYTES)
         os.close(page)
         self.pipes = [os.pipe() for _ in range(2)]
         for read, _ in self.pipes:
@@ -32,10 +32,8 @@ class Worker:
 
     def read(self, stream: int, most: int = 1 << 16) -> Pieces:
         data = b""
-        self.reader.begin_read()
         with contextlib.suppress(BlockingIOError):
-            data = os.read(self.pipes[stream][0], most)
-        self.reader.end_read(stream, len(data))
+            data = self.reader.read(stream, self.pipes[stream][0], most)
         return self.reader.split(stream, data)
 
     def close(self) -> None:
@@ -124,9 +122,37 @@ def test_an_agent_that_was_stopped_amid_a_read_does_not_stop_the_worker(
         return 0
 
     monkeypatch.setattr(RankNotes, "_lies_in", lies_in)
-    worker.reader.begin_read()
+    monkeypatch.setattr(printed, "_PATIENCE_S", 0.0)
+    printed._TURN.pack_into(worker.mapping, printed._TAKEN_AT, 1)
     worker.notes.begin(1)
-    assert asked == [0, 1] * printed._TRIES
+    assert asked == [0, 1] * (printed._TRIES + printed._PATIENT_TRIES)
+    asked.clear()
+    worker.notes.begin(2)
+    assert asked == [0, 1] * (printed._TRIES + 1), "it is waited for once"
+
+
+def test_what_could_not_be_counted_is_nobodys(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printed, "_PATIENCE_S", 0.0)
+    printed._TURN.pack_into(worker.mapping, printed._TAKEN_AT, 1)
+    worker.notes.begin(1)
+    worker.print(0, b"whose\n")
+    printed._TURN.pack_into(worker.mapping, printed._TAKEN_AT, 2)
+    worker.notes.begin(2)
+    worker.print(0, b"two\n")
+    assert worker.read(0) == [(b"whose\n", None), (b"two\n", 2)]
+
+
+def test_the_end_of_a_pipe_and_a_bad_one_are_told(worker: Worker) -> None:
+    with pytest.raises(BlockingIOError):
+        worker.reader.read(0, worker.pipes[0][0], 10)
+    read, write = os.pipe()
+    os.close(write)
+    assert worker.reader.read(0, read, 10) == b""
+    os.close(read)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        worker.reader.read(0, read, 10)
 
 
 def test_a_worker_whose_output_cannot_be_counted_trains_on(worker: Worker) -> None:

@@ -75,6 +75,8 @@ def step(
         case _:
             assert_never(event)
     _keep_time(turn)
+    if turn.state.sight.round is not None and turn.state.sight.outcome is None:
+        _follow(turn, turn.state.sight.round)
     if turn.state.leads:
         lead.decide(turn)
     return turn.state, tuple(turn.actions), "; ".join(turn.reasons)
@@ -119,9 +121,6 @@ def _see(turn: Turn, event: events.Seen) -> None:
     turn.set(sight=event.sight, leads=event.leads, written_s=None)
     if event.sight.outcome is not None:
         leave.take_outcome(turn, event.sight.outcome)
-        return
-    if event.sight.round is not None:
-        _follow(turn, event.sight.round)
 
 
 def _follow(turn: Turn, seen: Round) -> None:
@@ -135,10 +134,17 @@ def _follow(turn: Turn, seen: Round) -> None:
             _tell_change(turn, seen)
             turn.set(round=seen, done_s=None)
             leave.stop_workers(turn, seen.reason)
-    elif seen.number > own and seen.phase is RoundPhase.RUNNING:
+    elif seen.number > own and state.phase is Phase.RUNNING:
+        # The others took this node for lost, and went on without it.
+        leave.stop_workers(turn, f"round {own} is over: {seen.reason}")
+    elif seen.number > own and state.phase is Phase.MEETING:
         member = seen.member(state.node, state.incarnation)
-        if member is not None and state.phase is Phase.MEETING:
+        if member is not None and seen.phase is RoundPhase.RUNNING:
             _start(turn, seen, member)
+        elif member is not None:
+            # Over before it was seen: nothing was started for it, and that is what is waited for.
+            turn.set(round=seen, done_s=None)
+            turn.do(actions.Publish(report=_stopped(state, seen)))
 
 
 def _tell_change(turn: Turn, seen: Round) -> None:
@@ -229,6 +235,10 @@ def _keep_time(turn: Turn) -> None:
         turn.tell(EventKind.NOTE, reason)
         turn.do(actions.Exit(code=0, reason=reason))
     leave.tell_waiting(turn)
+
+
+def _stopped(state: State, seen: Round) -> Report:
+    return Report(round=seen.number, incarnation=state.incarnation, state=ReportState.STOPPED)
 
 
 def _failed(state: State) -> Report:

@@ -105,9 +105,9 @@ def outcome_of(sight: Sight, wanted: Terms) -> Outcome:
 class Agent:
     """A machine under test: feed it events, look at what it does."""
 
-    def __init__(self, wanted: PlainSettings) -> None:
-        self.now = 0.0
-        self.state: State = machine.begin(wanted, "1", Now(s=0.0, wall_s=0.0))
+    def __init__(self, wanted: PlainSettings, *, life: str = "1", now: float = 0.0) -> None:
+        self.now = now
+        self.state: State = machine.begin(wanted, life, Now(s=now, wall_s=now))
 
     def feed(self, event: PlainEvent, *, after_s: float = 0.0) -> list[PlainAction]:
         self.now += after_s

@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from easyscale.errors import EasyScaleError, ExitCode, UsageError
+from easyscale_cli.completion import with_job_names
 
 COMMANDS = {
     "launch": "Train a script on the devices there are now",
@@ -21,11 +22,15 @@ COMMANDS = {
     "events": "List what changed in a job",
     "logs": "Print what the workers of a job printed",
     "devices": "List the slots of a job, or change those of a node",
+    "migrate": "Move what a node or slot holds to another",
+    "profile": "Measure throughput against slots in the running job",
     "drain": "Have a node or a slot leave at the next step",
     "stop": "End a job at its next step, with a snapshot",
     "fence": "Say that a silent node has ended",
+    "verify": "Run a script in many layouts and compare its bits",
     "snapshots": "List, check, compare and remove the snapshots of a job",
     "doctor": "Say whether a job could run here, and what to do if not",
+    "completion": "Teach a shell to complete all of this",
 }
 
 
@@ -46,8 +51,7 @@ class Commands(click.Group):
             return None
         refuse_platform(cmd_name, sys.platform)
         module = importlib.import_module(f"easyscale_cli.commands.{cmd_name}")
-        command: click.Command = module.command
-        return command
+        return with_job_names(module.command)
 
     def get_help(self, ctx: click.Context) -> str:
         from easyscale_cli.views.help import commands_page, page_text
@@ -67,7 +71,21 @@ def refuse_platform(command: str, platform: str) -> None:
         )
 
 
+def _print_all_pages(context: click.Context, option: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's own
+    from easyscale_cli.views.help import print_all_pages
+
+    print_all_pages(context, option, value)
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    help="The pages of all commands.",
+    callback=_print_all_pages,
+)
 @click.version_option(package_name="easyscale-torch", message="easyscale %(version)s")
 def cli() -> None:
     """Elastic PyTorch training: the same bits on whatever devices there are."""

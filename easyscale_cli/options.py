@@ -22,6 +22,12 @@ def option(*names: str, **attributes: Any) -> Callable[[F], F]:  # noqa: ANN401 
     return click.option(*names, envvar=environment_names(names), **attributes)
 
 
+def _rare_file(name: str, text: str) -> Callable[[F], F]:
+    """An option that `--help-all` alone shows."""
+    kind = click.Path(dir_okay=False)
+    return option(name, type=kind, default="", hidden=True, metavar="FILE", help=text)
+
+
 def store_options(command: F) -> F:
     """The options that say where a job's records are, for commands that are used from anywhere."""
     options = (
@@ -31,10 +37,16 @@ def store_options(command: F) -> F:
             metavar="HOST:PORT,...",
             help="The job's etcd [jobs of this machine are found without it].",
         ),
-        option("--etcd-ca", type=click.Path(dir_okay=False), default="", hidden=True),
-        option("--etcd-cert", type=click.Path(dir_okay=False), default="", hidden=True),
-        option("--etcd-key", type=click.Path(dir_okay=False), default="", hidden=True),
-        option("--etcd-user", default="", hidden=True),
+        _rare_file("--etcd-ca", "Who signed etcd's certificate."),
+        _rare_file("--etcd-cert", "Our certificate, where etcd asks for one."),
+        _rare_file("--etcd-key", "The key of that certificate."),
+        option(
+            "--etcd-user",
+            default="",
+            hidden=True,
+            metavar="NAME",
+            help="A user of etcd; the password only from EASYSCALE_ETCD_PASSWORD.",
+        ),
     )
     for each in reversed(options):
         command = each(command)

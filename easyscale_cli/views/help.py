@@ -6,7 +6,7 @@ A page is a value; a command without one of its own gets a page made of its opti
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from easyscale_cli.views.style import (
 #: Where the texts begin, and the widest that a page becomes.
 _TEXT_AT: Final = 33
 _WIDEST: Final = 100
+_HELP_ALL: Final = "help_all"
 _OPTION: Final = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 
 
@@ -81,7 +82,7 @@ class Page:
 def page_lines(page: Page, *, cells: int, glyphs: Glyphs) -> list[Line]:
     """The page in at most `cells`, and no wider than is read with ease."""
     cells = min(cells, _WIDEST)
-    sections = [wrap(line(glyphs.prose(page.summary)), cells)]
+    sections = [wrap(line(glyphs.prose(part)), cells) for part in page.summary.split("\n\n")]
     sections.append(hang(line("Usage: "), wrap(line(Span(page.usage, Role.NAME)), cells - 7)))
     sections += [_group_lines(group, cells, glyphs) for group in page.groups]
     sections += [_note_lines(note, cells) for note in page.notes]
@@ -143,16 +144,35 @@ def _example_lines(examples: Sequence[Example]) -> list[Line]:
     return rows
 
 
-def page_of(command: click.Command, ctx: click.Context) -> Page:
-    """The page of a command that brings none: its options in the order of their declaration."""
-    entries = [
-        Entry(*_described(parameter, ctx))
-        for parameter in command.get_params(ctx)
-        if isinstance(parameter, click.Option) and not parameter.hidden
-    ]
+def page_of(command: click.Command, ctx: click.Context, *, is_whole: bool = False) -> Page:
+    """The page of a command that brings none: its options in the order of their declaration.
+
+    A whole page has the rarely used ones too.
+    """
+    from easyscale_cli.views.command_help import ENDS
+
+    options = [each for each in command.get_params(ctx) if isinstance(each, click.Option)]
+    shown = [each for each in options if is_whole or not each.hidden]
+    entries = tuple(Entry(*_described(each, ctx)) for each in shown)
     pieces = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
-    options = Group("Options", "", tuple(entries))
-    return Page(" ".join((command.help or "").split()), pieces, (options,) if entries else ())
+    notes, examples = ENDS.get(ctx.command_path, ((), ()))
+    rare = [each for each in options if each.hidden and each.name != _HELP_ALL]
+    if rare and not is_whole:
+        more = f"{len(rare)} more option{'s' if len(rare) > 1 else ''}"
+        notes = (*notes, Note("More", (f"{ctx.command_path} --help-all: {more}",)))
+    return Page(
+        paragraphs(command.help),
+        pieces,
+        (Group("Options", "", entries),) if entries else (),
+        notes,
+        examples,
+    )
+
+
+def paragraphs(text: str | None) -> str:
+    """A docstring's paragraphs, each on one line."""
+    parts = re.split(r"\n\s*\n", (text or "").strip())
+    return "\n\n".join(" ".join(part.split()) for part in parts)
 
 
 def _described(option: click.Option, ctx: click.Context) -> tuple[str, str]:
@@ -181,38 +201,99 @@ def _cells_of_terminal() -> int:
 
 
 class PageCommand(click.Command):
-    """A click command whose `--help` and `-h` show its page."""
+    """A click command whose `--help` and `-h` show its page, and `--help-all` all of it."""
 
     def __init__(self, name: str | None, *, page: Page | None = None, **attributes: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(name, **attributes)
         self.page = page
+        if all("--help-all" not in parameter.opts for parameter in self.params):
+            self.params.append(help_all_option(_print_whole_page))
 
     def get_help(self, ctx: click.Context) -> str:
         """What `--help` prints."""
         return page_text(self.page or page_of(self, ctx))
 
 
-def commands_page(summary: str, commands: Mapping[str, str], *, path: str = "easyscale") -> Page:
-    """The page of a group of commands: what it can do, in the order of use."""
+def help_all_option(
+    callback: Callable[[click.Context, click.Parameter, bool], None],
+) -> click.Option:
+    """`--help-all`, which is answered before anything else is read."""
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        hidden=True,
+        help="This page with all options.",
+        callback=callback,
+    )
+
+
+def _print_whole_page(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's own
+    del parameter
+    if value and not ctx.resilient_parsing:
+        click.echo(page_text(page_of(ctx.command, ctx, is_whole=True)))
+        ctx.exit()
+
+
+def commands_page(
+    summary: str,
+    commands: Mapping[str, str],
+    *,
+    path: str = "easyscale",
+    options: Page | None = None,
+) -> Page:
+    """The page of a group of commands: what it can do, in the order of use.
+
+    `options` is the page of what the group does by itself.
+    """
     entries = tuple(Entry(name, text) for name, text in commands.items())
+    own = options or Page("", f"{path} COMMAND [OPTIONS] [ARGS...]")
+    more = Note("More", (f"{path} COMMAND --help", f"{path} --help-all", "easyscale --version"))
     return Page(
         summary,
-        f"{path} COMMAND [OPTIONS] [ARGS...]",
-        (Group("Commands", "", entries),),
-        (Note("More", (f"{path} COMMAND --help", "easyscale --version")),),
+        own.usage,
+        (Group("Commands", "", entries), *own.groups),
+        (*own.notes, more),
+        own.examples,
     )
 
 
 class PageGroup(click.Group):
     """A click group whose help is a page: what its commands do, in the order of use."""
 
+    def __init__(self, name: str | None = None, **attributes: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(name, **attributes)
+        self.params.append(help_all_option(print_all_pages))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order in which they were written, which is that of use."""
-        del ctx
-        return list(self.commands)
+        return list(self.commands) or super().list_commands(ctx)
 
     def get_help(self, ctx: click.Context) -> str:
         """What `--help` prints, and what the group prints without a command."""
         texts = {name: each.get_short_help_str(limit=200) for name, each in self.commands.items()}
-        page = commands_page(" ".join((self.help or "").split()), texts, path=ctx.command_path)
-        return page_text(page)
+        own = page_of(self, ctx)
+        return page_text(
+            commands_page(paragraphs(self.help), texts, path=ctx.command_path, options=own)
+        )
+
+
+def print_all_pages(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's own
+    """Print the pages of a group and of every command in it, with all options."""
+    del parameter
+    if value and not ctx.resilient_parsing:
+        click.echo("\n\n".join(_all_pages(ctx.command, ctx)))
+        ctx.exit()
+
+
+def _all_pages(command: click.Command, ctx: click.Context) -> Iterator[str]:
+    if not isinstance(command, click.Group):
+        page = command.page if isinstance(command, PageCommand) else None
+        yield page_text(page or page_of(command, ctx, is_whole=True))
+        return
+    yield command.get_help(ctx)
+    for name in command.list_commands(ctx):
+        each = command.get_command(ctx, name)
+        if each is not None:
+            yield from _all_pages(each, each.context_class(each, info_name=name, parent=ctx))

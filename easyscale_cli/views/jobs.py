@@ -1,7 +1,7 @@
 """The list of jobs: what each is doing, how far it is, and one sentence; pure."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -10,7 +10,7 @@ from easyscale.model import JobState
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.launch import WIDE
-from easyscale_cli.views.layout import Column, columns, line, sparkline
+from easyscale_cli.views.layout import Column, columns, line, sparkline, wrap
 from easyscale_cli.views.status import state_mark
 from easyscale_cli.views.style import Line, Role, Span
 
@@ -134,3 +134,63 @@ def jobs_json(jobs: Sequence[JobRow]) -> str:
             {"version": plain.JSON_VERSION, **facts, "slots": row.slots, "nodes": row.nodes}
         )
     return plain.to_json(value)
+
+
+class Forgotten(Protocol):
+    """A job whose records have left an etcd, or would."""
+
+    @property
+    def job(self) -> str: ...
+    @property
+    def state(self) -> JobState: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def forgotten_lines(
+    jobs: Sequence[Forgotten], *, kept: int, is_dry: bool, cells: int, glyphs: Glyphs
+) -> list[Line]:
+    """Which jobs went and how they had ended, and how many stay."""
+    table = [
+        Column("JOB"),
+        Column("STATE"),
+        Column("STEP", right=True, leaves=2),
+        Column("DIGEST", leaves=1),
+        Column("REASON", is_prose=True),
+    ]
+    rows = [
+        [
+            line(glyphs.name(each.job)),
+            line(str(each.state)),
+            line(numbers.count(each.step)),
+            line(glyphs.name(numbers.short_digest(each.digest))),
+            line(glyphs.prose(each.reason) or "-"),
+        ]
+        for each in jobs
+    ]
+    lines = columns(table, rows, cells, mark=glyphs.cut) if rows else []
+    what = f"{len(jobs):,} {'would be forgotten' if is_dry else 'forgotten'}"
+    stay = f"{numbers.counted(kept, 'job')} {'stays' if kept == 1 else 'stay'}"
+    told = f"{what if jobs else 'nothing to forget'}; {stay}, and all snapshots and logs"
+    return [*lines, *wrap(line(told), cells)]
+
+
+def forgotten_json(jobs: Sequence[Forgotten], *, kept: int, is_dry: bool) -> str:
+    """The one object of `jobs prune --json`."""
+    rows = [
+        {
+            "job": each.job,
+            "state": str(each.state),
+            "step": each.step,
+            "digest": each.digest or None,
+            "reason": each.reason,
+        }
+        for each in jobs
+    ]
+    return plain.to_json(
+        {"version": plain.JSON_VERSION, "dry_run": is_dry, "forgotten": rows, "kept": kept}
+    )

@@ -6,6 +6,7 @@ from easyscale.inspection import ValueDifference
 from easyscale.job_status import JobFacts
 from easyscale.model import JobState
 from easyscale.plan_facts import Alternative, PlanFacts, PlannedSlot, PreviousPlan, Waste
+from easyscale_cli.forgetting import Ended
 from easyscale_cli.views.jobs import JobRow
 from easyscale_cli.views.snapshots import Removed, SnapshotRow, TensorDifference, Verdict
 from tests.unit.views.launch_states import history_of
@@ -222,3 +223,13 @@ REMOVED = (
     Removed(name="step-00006000-g1.5-3fa9c2d1", bytes=98_100_000, reason="state.pt is missing"),
     Removed(name=".step-00005800-g1.4-aa02c2d1.partial", bytes=None, reason="left unfinished"),
 )
+FORGOTTEN = (
+    Ended(
+        job="gpt-mini", state=JobState.FINISHED, step=3000, digest="a91e77f05c3d" * 5,
+        reason="script ended", revision=7,
+    ),
+    Ended(
+        job="toy-ddp", state=JobState.FAILED, step=88, digest="", revision=9,
+        reason="rank 3 failed the same way at step 88 on 3 slots (a/cuda:0, a/cuda:1, b/cuda:0)",
+    ),
+)  # fmt: skip

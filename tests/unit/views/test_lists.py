@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from easyscale_cli.views.glyphs import ASCII, UNICODE, Glyphs
-from easyscale_cli.views.jobs import jobs_json, jobs_lines
+from easyscale_cli.views.jobs import forgotten_json, forgotten_lines, jobs_json, jobs_lines
 from easyscale_cli.views.plan import plan_json, plan_lines
 from easyscale_cli.views.snapshots import (
     difference_lines,
@@ -146,6 +146,9 @@ def test_every_list_keeps_its_width(
             cells=cells,
             glyphs=glyphs,
         ),
+        "jobs-prune": forgotten_lines(
+            states.FORGOTTEN, kept=2, is_dry=False, cells=cells, glyphs=glyphs
+        ),
         "snapshots-prune": pruned_lines(
             states.REMOVED,
             kept=("step-00006400-g1.5-3fa9c2d1",),
@@ -156,6 +159,14 @@ def test_every_list_keeps_its_width(
     }
     for name, lines in screens.items():
         compare_screen(name, lines, cells=cells, is_ascii=is_ascii)
+
+
+def test_what_is_forgotten_is_told_to_programs_too() -> None:
+    value = json.loads(forgotten_json(states.FORGOTTEN, kept=2, is_dry=True))
+    assert (value["version"], value["dry_run"], value["kept"]) == (1, True, 2)
+    assert [(row["job"], row["digest"]) for row in value["forgotten"]][1] == ("toy-ddp", None)
+    nothing = forgotten_lines((), kept=1, is_dry=False, cells=80, glyphs=UNICODE)
+    assert text(nothing) == "nothing to forget; 1 job stays, and all snapshots and logs\n"
 
 
 def test_json_has_a_version_first_and_nulls_for_what_is_unknown() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
@@ -44,6 +44,9 @@ from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.membership import boottime_s
 from easyscale.rendezvous.view import incarnation_of
 from easyscale.reports import Audience, EventKind, Fact, JobEvent
+
+if TYPE_CHECKING:
+    from easyscale.agent.metrics_server import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +121,7 @@ class Driver:
             store=lambda: self._link.opened,
             post=self._inbox.put,
         )
+        self._metrics = self._metrics_server()
         self._identity = _identity(settings, address=self._door.address)
         self._supervisor = Supervisor(
             _supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
@@ -156,6 +160,8 @@ class Driver:
     def close(self) -> None:
         """End everything this agent started; a second call does nothing."""
         self._door.close(self._exit)
+        if self._metrics is not None:
+            self._metrics.close()
         if self._devices_file is not None:
             self._devices_file.close()
         if self._orphans is not None:
@@ -213,6 +219,7 @@ class Driver:
             case events.JobOpened(spec=spec):
                 self._spec = spec
                 self._door.open(self._identity.node, spec)
+                self._start_metrics()
                 self._post_guard()
             case events.Enrolled():
                 membership = self._link.membership
@@ -245,6 +252,20 @@ class Driver:
             offer=offer,
             refuse=refuse,
         )
+
+    def _metrics_server(self) -> "MetricsServer | None":
+        """Bound before anything else: a port that is taken ends the launch at once."""
+        if self._settings.metrics_port is None:
+            return None
+        from easyscale.agent.metrics_server import MetricsServer  # noqa: PLC0415 - only who asks
+
+        return MetricsServer(self._settings.metrics_port, self._door.teller.seen)
+
+    def _start_metrics(self) -> None:
+        if self._metrics is not None:
+            self._metrics.start()
+            where = f"http://{self._identity.host}:{self._metrics.port}/metrics"
+            self._audience.event(_note(self._settings.job_id, f"metrics at {where}"))
 
     def _post_guard(self) -> None:
         """An etcd of our own ends with us: then nobody is left to be told."""

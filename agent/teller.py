@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from easyscale.agent.dialogue import Handler
 from easyscale.agent.link import Opened
 from easyscale.agent.log_files import log_files, nodes_with_logs, read_piece
 from easyscale.agent.meter import Meter, Reading
+from easyscale.agent.metrics import Seen
 from easyscale.agent.placements import Placements
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.state import Now, State
@@ -69,6 +71,7 @@ class Teller:
     def handlers(self) -> Mapping[str, Handler]:
         """The questions that are answered, by name."""
         return {
+            "here": self._answer_here,
             "status": self._answer_status,
             "slots": self._answer_slots,
             "plan": self._answer_plan,
@@ -115,6 +118,17 @@ class Teller:
             own = replace(own, snapshot_age_s=_age_s(newest.path, own.now.wall_s))
         return status_of(self._settings.job_id, view, wall_s=own.now.wall_s, own=own)
 
+    def seen(self) -> Seen:
+        """What is told to who measures it."""
+        state = self._state()
+        return Seen(
+            status=self.status(),
+            node=state.node,
+            version=version("easyscale-torch"),
+            leads=state.token is not None,
+            told=self._chronicle.told.counts,
+        )
+
     def whole_view(self, state: State) -> JobView:
         """The leader has it; others, who follow less, read it when somebody asks."""
         is_known = state.token is not None and state.is_complete
@@ -127,6 +141,12 @@ class Teller:
             return state.view
         self._parsed = JobView.of(view, state.keys, before=self._parsed)
         return self._parsed
+
+    def _answer_here(self, arguments: Mapping[str, Any]) -> object:
+        """That this agent can be asked."""
+        del arguments
+        state = self._state()
+        return {"node": state.node, "leads": state.token is not None}
 
     def _answer_status(self, arguments: Mapping[str, Any]) -> object:
         closing = self._closing

@@ -3,8 +3,10 @@
 An agent knows more than etcd: pulses, devices, what it has told; etcd is there from anywhere.
 """
 
+import math
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,12 +21,14 @@ from easyscale.model import GenerationNumber, Wish
 from easyscale.plan_facts import PlanFacts
 from easyscale.reports import JobEvent
 from easyscale_cli.closely import seen_closely
-from easyscale_cli.roads import LocalRoad, Road, ask_all, ask_first, remote_roads
+from easyscale_cli.roads import LocalRoad, Road, ask_all, ask_first, nobody, reached, remote_roads
 
 Story = Sequence[Mapping[str, str]]
 
 #: A status waits so long for what the agents of other nodes know.
 _SLOTS_TIMEOUT_S = 0.8
+#: Who watches asks so often where the agents are.
+_ROADS_EVERY_S = 5.0
 #: A driver in trouble takes its time to say what there is.
 _DEVICES_TIMEOUT_S = 10.0
 
@@ -112,6 +116,8 @@ class LocalJob:
         ]
         self._me = secrets.token_hex(4)
         self._listening = Listening(self.roads)
+        self._known: Sequence[Road] = ()
+        self._known_s = -math.inf
 
     def glance(self, *, watches: bool = False) -> Glance:
         arguments = {"watcher": self._me} if watches else {}
@@ -122,7 +128,9 @@ class LocalJob:
         if glance.closing is not None or len({slot.node for slot in glance.status.slots}) <= 1:
             return glance
         asked = self._near[0].node
-        return with_own_slots(glance, [road for road in self.roads() if road.node != asked])
+        if time.monotonic() - self._known_s > _ROADS_EVERY_S:
+            self._known, self._known_s = self.roads(), time.monotonic()
+        return with_own_slots(glance, [road for road in self._known if road.node != asked])
 
     def wish(self, wish: Wish) -> str:
         wish_id: str = self._ask("wish", msgspec.to_builtins(wish))["wish"]
@@ -200,8 +208,9 @@ class Listening:
                 return self._noted(events_in(self._road.ask("events", {"after": after})))
             except AgentSilent:
                 self._road = None
-        silence = AgentSilent("none of its agents has an address that can be asked")
-        for road in self._roads():
+        roads = self._roads()
+        silence = nobody(roads)
+        for road in reached(roads):
             try:
                 told = events_in(road.ask("events", {"after": 0 if self._heard else after}))
             except AgentSilent as error:
@@ -248,7 +257,7 @@ def story_of(job: str, roads: Sequence[Road], *, node: str | None, rank: int | N
     else:
         answers = [answer for _, answer in ask_all(roads, "story")]
         if not answers:
-            raise AgentSilent(f"none of the {len(roads)} agents of job {job!r} answered")
+            raise nobody(roads)
         lines = next(
             (answer["lines"] for answer in answers if answer["leads"]), answers[0]["lines"]
         )

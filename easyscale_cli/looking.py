@@ -18,7 +18,7 @@ _EVERY_S = 1.0
 #: An agent that does not answer for so long is believed to have ended.
 _SILENT_S = 10.0
 _LOG_LINES = 500
-_CLOSE_S = 6.0
+_CLOSE_S = 1.0
 
 #: What is shown, and of which (node, slot).
 _Page = tuple[Shown, tuple[str, str] | None]

@@ -12,8 +12,11 @@ from typing import Any, Protocol
 from easyscale.agent.control import LocalAgent, ask
 from easyscale.agent.dialogue import AgentRefused, AgentSilent
 from easyscale.agent.remote_door import ask_at
+from easyscale_cli.views.errors import some_of
 
 CALL_TIMEOUT_S = 5.0
+#: An agent that does not even say that it is there within this is passed over.
+_REACH_S = 2.0
 _MOST_AT_ONCE = 32
 
 
@@ -78,14 +81,29 @@ def remote_roads(nodes: Iterable[tuple[str, str]], token: str) -> list[Road]:
 def ask_first(
     roads: Sequence[Road], request: str, arguments: Mapping[str, Any] | None = None
 ) -> Any:  # noqa: ANN401 - JSON
-    """The answer of the first that answers; raises AgentSilent of the last where none does."""
-    silence = AgentSilent("the job has no agent that can be asked")
-    for road in roads:
+    """The answer of the first that answers; raises AgentSilent where none does."""
+    silence = nobody(roads)
+    for road in reached(roads):
         try:
             return road.ask(request, arguments)
         except AgentSilent as error:
             silence = error
     raise silence
+
+
+def nobody(roads: Sequence[Road]) -> AgentSilent:
+    """What is said when no agent answers."""
+    if not roads:
+        return AgentSilent("the job has no agent that can be asked")
+    nodes = sorted(road.node for road in roads)
+    return AgentSilent(f"no agent answers of {some_of(nodes)}")
+
+
+def reached(roads: Sequence[Road]) -> list[Road]:
+    """The roads without those whose agents are silent; where the first answers it is enough."""
+    if ask_all(roads[:1], "here", timeout_s=_REACH_S):
+        return list(roads)
+    return [road for road, _ in ask_all(roads[1:], "here", timeout_s=_REACH_S)]
 
 
 def ask_all(

@@ -32,7 +32,7 @@ from easyscale_cli.connection import (
     story_of,
     with_own_slots,
 )
-from easyscale_cli.roads import Road, remote_roads
+from easyscale_cli.roads import Road, reached, remote_roads
 
 _CONNECT_TIMEOUT_S = 5.0
 _CALL_TIMEOUT_S = 5.0
@@ -81,7 +81,7 @@ class StoredJob:
                 return self._seen_by(self._spoke, watches=watches)
             except AgentSilent:
                 self._spoke = None
-        for road in self.roads():
+        for road in reached(self.roads()):
             try:
                 glance = self._seen_by(road, watches=watches)
             except AgentSilent:

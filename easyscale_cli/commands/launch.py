@@ -106,6 +106,7 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--snapshot-dir", help="Where [runs/JOB].")
 @option("--snapshot-keep", type=click.IntRange(min=1), default=3, show_default=True)
 @option("--log-dir", help="Every worker's raw output [runs/JOB/logs].")
+@option("--metrics-port", type=click.IntRange(0, 65535), help="Where Prometheus may ask [nowhere].")
 @option("--redirects", "-r", help="Streams that go to files only: 0-3, or RANK:0-3,...")
 @option("--tee", "-t", help="Streams that go to files too.")
 @option("--local-ranks-filter", help="The local ranks that the console shows.")
@@ -302,6 +303,7 @@ def _read_elastic(
         snapshot_every_s=period.seconds,
         snapshot_keep=asked["snapshot_keep"],
         log_dir=asked["log_dir"] or str(run_dir / "logs"),
+        metrics_port=asked["metrics_port"],
         timeouts=Timeouts(meeting_timeout_s=conf.join_timeout_s),
     )
 

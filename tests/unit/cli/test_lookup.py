@@ -3,7 +3,8 @@
 import pytest
 
 from easyscale.errors import ExitCode, UsageError
-from easyscale_cli.lookup import JobUnknown, NodeUnknown, _choose, check_place
+from easyscale_cli.connection import NodeUnknown
+from easyscale_cli.lookup import JobUnknown, _choose, check_place
 
 HERE = "on this machine"
 

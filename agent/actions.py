@@ -18,6 +18,10 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 # --- for the supervisor ------------------------------------------------------------------------
 
 
+class StartZygote(Action, frozen=True, kw_only=True):
+    """Start the zygote again after it was lost; answered by ZygoteReady or ZygoteLost."""
+
+
 class Fork(Action, frozen=True, kw_only=True):
     """Start this worker; answered by WorkerForked or ForkFailed."""
 
@@ -149,7 +153,8 @@ class Exit(Action, frozen=True, kw_only=True):
 
 
 AgentAction = (
-    Fork
+    StartZygote
+    | Fork
     | Tell
     | StopWorker
     | KillWorker

@@ -10,6 +10,7 @@ from easyscale.agent import words
 from easyscale.agent.events import WorkerExited
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.state import OwnWorker, Phase
+from easyscale.errors import ExitCode
 from easyscale.messages import SourceLine
 from easyscale.model import Cause, Commit, LogicalRank, SnapshotRecord, WorkerFailure, WorkerId
 from easyscale.reports import FirstCause
@@ -151,6 +152,38 @@ def first_cause(
         log=f"{worker.node}:{failure.log}",
         next_steps=_next_steps(cause, settings, snapshot),
         exit_code=exit_code,
+    )
+
+
+def no_worker_can_start(
+    settings: LaunchSettings, *, node: str, how: str, losses: int
+) -> FirstCause:
+    """The box of a node whose zygote cannot be had: nothing of the script has run."""
+    again = f", {words.count(losses + 1, 'time')} without a step between" if losses else ""
+    preload = ",".join(settings.preload)
+    leave_out = (f"leave --preload {preload} out, or install it",) if preload else ()
+    return FirstCause(
+        job=settings.job_id,
+        headline=f"the zygote, which imports torch and forks the workers, ended by {how}",
+        rank=None,
+        step=None,
+        node=node,
+        slot="",
+        pid=None,
+        era=1,
+        generation=0,
+        file="",
+        line=0,
+        function="",
+        caller="",
+        excerpt=(),
+        hidden_frames=0,
+        why_ended=f"no worker can start on {node}{again}",
+        victims=0,
+        snapshot="",
+        log=f"{node}:{settings.log_dir}/{node}/zygote.log",
+        next_steps=(*leave_out, f"on {node}: easyscale doctor"),
+        exit_code=ExitCode.JOB_FAILED,
     )
 
 

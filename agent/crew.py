@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from easyscale.agent import closing, news, reaching, records, respawns
-from easyscale.agent.actions import Fork, StopWorker, Tell, Write
+from easyscale.agent.actions import Fork, StartZygote, StopWorker, Tell, Write
 from easyscale.agent.cause import failure_of, how_it_ended
 from easyscale.agent.events import ForkFailed, WorkerExited, WorkerForked, ZygoteLost
 from easyscale.agent.state import Entered, OwnWorker, Phase, Stage, State, Turn
@@ -113,8 +113,21 @@ def zygote_lost(turn: Turn, event: ZygoteLost) -> None:
     """All workers died with it; what the supervisor still tells of them finds nobody."""
     for worker in tuple(turn.state.workers.values()):
         _bury(turn, worker, Ending(how=event.reason, pid=worker.pid, step=worker.step))
-    turn.set(zygote_kind=None, lost_zygote=event.reason)
-    turn.because("zygote lost", event.reason)
+    state = turn.state
+    had_started = state.zygote_kind is not None
+    turn.set(zygote_kind=None)
+    if state.stage is not Stage.RUNNING:
+        turn.because("zygote lost", event.reason)
+    elif had_started and state.zygote_losses < state.settings.max_restarts:
+        turn.set(zygote_losses=state.zygote_losses + 1)
+        turn.do(StartZygote())
+        turn.because("starts the zygote again", event.reason)
+        news.announce(
+            turn, EventKind.NOTE, f"the zygote ended by {event.reason}; another one is started"
+        )
+    else:
+        turn.set(lost_zygote=event.reason)
+        turn.because("no worker can start here", event.reason)
 
 
 # --- telling -----------------------------------------------------------------------------------
@@ -267,6 +280,8 @@ def _report(turn: Turn, worker: OwnWorker, report: StepReport) -> None:
     worker = replace(worker, report=report)
     turn.put_worker(worker)
     respawns.note_progress(turn, worker, report)
+    if turn.state.zygote_losses:
+        turn.set(zygote_losses=0)
     main = turn.state.main_worker
     if main is None or main.id == worker.id:
         turn.set(last_report=report)

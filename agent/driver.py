@@ -25,6 +25,7 @@ from easyscale.agent.code_check import CodeCheck
 from easyscale.agent.devices import Offer, find_slots, slot_environment
 from easyscale.agent.devices_file import DevicesFile
 from easyscale.agent.door import Door
+from easyscale.agent.gpu_watch import GpuWatch
 from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import StoreLink
 from easyscale.agent.node_name import claim_name
@@ -135,6 +136,7 @@ class Driver:
             tell=lambda text: audience.event(_note(settings.job_id, text)),
             fail=lambda error: self._inbox.put(_Failed(error)),
         )
+        self._gpus = GpuWatch(self._inbox.put) if any(slot.uuid for slot in slots) else None
         self._state = machine.begin(settings, self._identity, now=_now())
         self._orphans = OrphanReaper() if is_init() else None
         self._devices_file = self._follow_devices() if settings.devices_file else None
@@ -150,6 +152,8 @@ class Driver:
         self._handle(events.SlotsFound(slots=self._slots))
         if self._devices_file is not None:
             self._devices_file.start()
+        if self._gpus is not None:
+            self._gpus.start()
         if self._orphans is not None:
             self._orphans.start()
         while self._exit is None:
@@ -164,6 +168,8 @@ class Driver:
             self._metrics.close()
         if self._devices_file is not None:
             self._devices_file.close()
+        if self._gpus is not None:
+            self._gpus.close()
         if self._orphans is not None:
             self._orphans.close()
         self._supervisor.close(deadline_s=_CLOSE_TIMEOUT_S)
@@ -285,6 +291,8 @@ class Driver:
 
     def _perform(self, action: actions.AgentAction) -> None:
         match action:
+            case actions.StartZygote():
+                self._start_zygote()
             case actions.Fork(worker=worker):
                 self._fork(worker)
             case actions.Tell(worker=worker, message=message):
@@ -322,6 +330,11 @@ class Driver:
                 self._exit = action
             case _:
                 assert_never(action)
+
+    def _start_zygote(self) -> None:
+        self._supervisor.start()
+        if self._guard is not None and self._supervisor.zygote_pid is not None:
+            self._guard.watch(self._supervisor.zygote_pid)
 
     def _probe(self, action: actions.Probe) -> None:
         opened, spec = self._link.opened, self._spec

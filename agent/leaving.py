@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from easyscale.agent import closing, crew, news, words
 from easyscale.agent.actions import Exit, KillWorker, Leave, ReportCause, Resign, Write
-from easyscale.agent.cause import first_cause, signal_name
+from easyscale.agent.cause import first_cause, no_worker_can_start, signal_name
 from easyscale.agent.events import Signalled
 from easyscale.agent.state import Phase, Stage, State, Turn
 from easyscale.errors import ExitCode
@@ -180,6 +180,10 @@ def _settle_running(turn: Turn) -> None:
     """Without a zygote nothing can start here; after the end an unreachable store keeps nobody."""
     state = turn.state
     if state.lost_zygote:
+        cause = no_worker_can_start(
+            state.settings, node=state.node, how=state.lost_zygote, losses=state.zygote_losses
+        )
+        turn.do(ReportCause(cause=cause))
         _go(turn, ExitCode.JOB_FAILED, f"no worker can start here: {state.lost_zygote}")
         return
     finished = [ending for ending in state.buried.values() if ending.finished]

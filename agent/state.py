@@ -180,7 +180,9 @@ class State:
     withdrawn: frozenset[str] = frozenset()
     #: What CPU workers share in bits; None until the zygote can fork.
     zygote_kind: str | None = None
+    #: How it ended, once it is not started again; and how often it was lost without progress.
     lost_zygote: str = ""
+    zygote_losses: int = 0
     spec: JobSpec | None = None
     store: str = ""
     workers: Mapping[str, OwnWorker] = field(default_factory=dict)

@@ -214,7 +214,8 @@ class Supervisor:
             for descriptor in theirs:
                 os.close(descriptor)
             process.close()
-            self._post(events.ForkFailed(worker=process.worker, reason="there is no zygote"))
+            if not self._lost_reason:  # else ZygoteLost follows, which ends all workers
+                self._post(events.ForkFailed(worker=process.worker, reason="there is no zygote"))
             return
         self._workers[process.worker] = process
         self._zygote.ask(request, theirs)

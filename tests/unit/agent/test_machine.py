@@ -450,14 +450,47 @@ def test_words_of_a_worker_that_has_ended_are_nobodys() -> None:
     assert of(agent.take(said(W1, entered(1))), actions.Write) == []
 
 
-def test_a_lost_zygote_takes_its_workers_and_then_the_agent_with_it() -> None:
+LOST = events.ZygoteLost(reason="signal SIGKILL")
+READY = events.ZygoteReady(torch_version="2", cpu_kind="cpu", seconds=1.0)
+
+
+def test_a_lost_zygote_takes_its_workers_and_is_started_again() -> None:
     agent = Agent().running()
-    done = agent.take(events.ZygoteLost(reason="killed by SIGKILL"))
+    done = agent.take(LOST)
     assert {w.key for w in of(done, actions.Write)} >= {
         KEYS.gone_worker(W0),
         KEYS.gone_worker(W1),
     }
+    assert len(of(done, actions.StartZygote)) == 1
+    assert of(done, actions.Fork) + of(done, actions.Exit) == []
+    assert "signal SIGKILL" in agent.announced[-1].reason
+    assert [fork.worker.slot for fork in of(agent.take(READY), actions.Fork)] == ["cpu:0", "cpu:1"]
+
+
+def test_a_zygote_that_never_started_ends_the_agent_with_its_words() -> None:
+    agent = Agent()
+    agent.take(events.SlotsFound(slots=agent.slots))
+    done = agent.take(events.ZygoteLost(reason="exit code 1: No module named 'nosuchmod'"))
+    assert of(done, actions.StartZygote) == []
+    assert "No module named 'nosuchmod'" in of(done, actions.ReportCause)[0].cause.headline
     assert of(done, actions.Exit)[0].code == 1
+
+
+def test_a_zygote_lost_again_and_again_without_a_step_ends_the_agent() -> None:
+    agent = Agent().running()
+    limit = agent.state.settings.max_restarts
+    for _ in range(limit):
+        assert len(of(agent.take(LOST, READY), actions.StartZygote)) == 1
+    done = agent.take(LOST)
+    assert of(done, actions.StartZygote) == []
+    assert f"{limit + 1} times without a step" in of(done, actions.ReportCause)[0].cause.why_ended
+    assert of(done, actions.Exit)[0].code == 1
+
+
+def test_a_node_that_leaves_needs_no_new_zygote() -> None:
+    agent = Agent().running()
+    agent.take(events.Signalled(number=15))
+    assert of(agent.take(LOST), actions.StartZygote) == []
 
 
 # --- the store ---------------------------------------------------------------------------------

@@ -50,11 +50,12 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
         left = [worker for worker in base.workers if view.is_present(worker)]
         return Change(None, f"pausing: waits for {words.places(left)}", memory)
     memory = recalling.recall(view, memory)
-    memory = slowness.notice(view, memory, settings.balance)
+    memory = slowness.notice(view, memory, settings.balance, now)
     memory = trials.judge(view, memory, settings)
     scene = Scene(view, base, wanted(view, base, settings), memory, settings, now)
     if memory.entered == base.generation:
         memory = scaling.follow(scene)
+        memory = rebalancing.follow_proof(replace(scene, memory=memory))
         memory = rebalancing.follow_probes(replace(scene, memory=memory))
     scene = replace(scene, memory=memory)
     drawn, idle = _draw(scene)

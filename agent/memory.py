@@ -53,6 +53,10 @@ class Slowness:
     #: What it is held against: `its kind`, or `its best`.
     usual: str
     is_told: bool
+    #: On the leader's clock.
+    since_s: float = 0.0
+    #: It is as fast as usual again since then; None while it is not.
+    well_s: float | None = None
     reason: str = ""
 
 
@@ -116,6 +120,10 @@ class Memory:
     #: Maps that measured worse than they had promised, and slots that had promised too much.
     tried: tuple[TriedPlan, ...] = ()
     doubts: Mapping[WorkerId, Doubt] = field(default_factory=dict)
+    #: Positions of the last changes for speed: each makes the next one harder for a while.
+    moves: tuple[int, ...] = ()
+    #: Since this position steps are shorter than slots say that their work is.
+    unproven: int | None = None
     slow: Mapping[WorkerId, Slowness] = field(default_factory=dict)
     #: The shortest micro-step that each slot has measured, seconds.
     best: Mapping[WorkerId, float] = field(default_factory=dict)

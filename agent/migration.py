@@ -23,29 +23,51 @@ from easyscale.model import (
 def migrate(scene: Scene, wish: Wish) -> tuple[Plan | None, str]:
     """The switch that the wish asks for, or what it waits for."""
     sources = [worker for worker in scene.base.workers if moves_away(wish, worker)]
+    by = f" ({wish.by})" if wish.by else ""
+    if not any(scene.present[worker] for worker in sources):
+        return _release(scene, sources, reason=f"{words.places(sources)} moved{by}"), ""
     takers = _takers(scene, wish.target)
     if not takers:
         return None, f"migration waits for {wish.target}: no worker there is ready to take over"
     moved = _deal(scene, sources, takers)
     stay = [worker for worker in scene.base.workers if worker not in sources]
+    if not any(scene.view.holds_state(worker) for worker in stay):
+        # A generation shares a member with the one before: who has moved leaves in the next one.
+        stay = [*stay, *sources]
     order = [*stay, *(worker for worker in sorted(moved) if worker not in stay)]
-    present = scene.present
+    present = {w: held for w, held in scene.present.items() if w not in sources}
     assignments = tuple(
         Assignment(worker, tuple(sorted((*present.get(worker, ()), *moved.get(worker, ())))))
         for worker in order
     )
+    reason = f"{words.places(sources)} → {words.places(sorted(moved))}{by}"
+    return _plan(scene, assignments, reason=reason, occasion=Occasion.MIGRATION), ""
+
+
+def _release(scene: Scene, sources: Sequence[WorkerId], *, reason: str) -> Plan:
+    """The sources hold nothing any more, and go."""
+    assignments = tuple(
+        Assignment(member.worker, member.ranks)
+        for member in scene.base.members
+        if member.worker not in sources
+    )
+    return _plan(scene, assignments, reason=reason, occasion=Occasion.NONE)
+
+
+def _plan(
+    scene: Scene, assignments: tuple[Assignment, ...], *, reason: str, occasion: Occasion
+) -> Plan:
     main = scene.base.main
-    if main not in order:
+    if main not in {each.worker for each in assignments if each.ranks}:
         main = next(each.worker for each in assignments if LogicalRank(0) in each.ranks)
-    by = f" ({wish.by})" if wish.by else ""
     return Plan(
         generation=scene.generation,
         mode=Mode.BOUNDARY,
         assignments=assignments,
         main=main,
-        reason=f"{words.places(sources)} → {words.places(sorted(moved))}{by}",
-        occasion=Occasion.MIGRATION,
-    ), ""
+        reason=reason,
+        occasion=occasion,
+    )
 
 
 def _takers(scene: Scene, target: str) -> list[WorkerId]:

@@ -127,7 +127,8 @@ def _tell_change(turn: Turn, commit: Commit, former: Commit | None, pause_s: flo
     left = [worker for worker in before if worker not in commit.workers]
     if commit.pauses:
         return
-    before_s, after_s = commit.step_s or (None, None)
+    has_promise = commit.occasion is Occasion.REBALANCE and commit.step_s is not None
+    before_s, after_s = (commit.step_s or (None, None)) if has_promise else (None, None)
     if commit.occasion is Occasion.MIGRATION:
         moved = _moved(commit, former)
         announce(

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from easyscale.agent import words
 from easyscale.agent.memory import Doubt
 from easyscale.model import SlotRecord, WorkerId
 
@@ -51,9 +50,8 @@ def rebalance_reason(
     *,
     before: Mapping[WorkerId, int],
     after: Mapping[WorkerId, int],
-    step_s: tuple[float, float],
 ) -> str:
-    """`A100 13.2/s, H100 26.3/s: a 2 → 3, b 2 → 1 a slot; step 156 → 118 ms`."""
+    """`A100 13.2/s, H100 26.3/s: a 2 → 3, b 2 → 1 a slot`."""
     rates: dict[str, list[float]] = defaultdict(list)
     moves: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for slot in slots:
@@ -68,7 +66,7 @@ def rebalance_reason(
         f"{node} " + " and ".join(f"{a} → {b}" for a, b in sorted(changes))
         for node, changes in sorted(moves.items())
     )
-    return f"{speeds}: {shifts} a slot; step {words.becomes(*step_s)}"
+    return f"{speeds}: {shifts} a slot"
 
 
 def _range(rates: Sequence[float]) -> str:

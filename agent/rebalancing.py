@@ -16,6 +16,8 @@ from easyscale.rendezvous.agreement import JobView
 
 #: A probe in vain makes the next one wait twice as long, up to so many times the first wait.
 _MOST_PATIENCE = 64
+#: A step shows what the slots say when it takes at least this share of it.
+_SHOWN = 0.8
 #: A slot that was emptied rests at least this long, in steps.
 _LEAST_REST = 50
 
@@ -53,6 +55,13 @@ class Scene:
     def lay_out(self, workers: Sequence[WorkerId]) -> Layout:
         return drafts.lay_out(self.view, workers, present=self.present, doubts=self.memory.doubts)
 
+    @property
+    def measured_step(self) -> int | None:
+        """What a step takes by the clock, in the unit of `step_now`."""
+        progress = self.view.progress
+        rate = progress.steps_per_s if progress is not None else None
+        return int(profile.NS_PER_S / rate) if rate else None
+
     def pays(self, before: int, after: int, *, pause: float) -> bool:
         """The step becomes clearly shorter, and earns the pause within the steps that count."""
         balance, progress = self.settings.balance, self.view.progress
@@ -60,6 +69,15 @@ class Scene:
         if progress is not None and progress.steps is not None:
             left = min(left, progress.steps - progress.step)
         return after <= before * (1 - balance.least_gain) and (before - after) * left >= pause
+
+    def is_clear(self, before: int, after: int) -> bool:
+        """The gain is more than noise, of the whole step, and the more so the more has moved."""
+        balance, memory = self.settings.balance, self.memory
+        lately = [at for at in memory.moves if memory.position - at < balance.pays_within]
+        slots = drafts.slots_of(self.view)
+        noise = [slots[w].spread or 0.0 for w in self.ask.stay if w in slots and self.present[w]]
+        needed = max(balance.least_gain * (1 + len(lately)), *noise, 0.0)
+        return before - after >= needed * max(before, self.measured_step or 0)
 
     def draft(
         self, layout: Layout, *, reason: str, occasion: Occasion, step: int | None = None
@@ -89,15 +107,16 @@ def rebalance(scene: Scene) -> tuple[Plan | None, str]:
         return None, idle
     before, layout = scene.step_now, scene.lay_out(ask.stay)
     pause = balance.rebalance_steps * before
-    if not (
-        scene.pays(before, layout.step, pause=pause) or (ask.rebalance and layout.step < before)
-    ):
+    is_worth_it = scene.pays(before, layout.step, pause=pause)
+    is_worth_it = is_worth_it and scene.is_clear(before, layout.step)
+    if not (is_worth_it or (ask.rebalance and layout.step < before)):
         return None, idle
+    if memory.unproven is not None and memory.position - memory.unproven < balance.proof_steps:
+        return None, "waits until steps show what the slots say"
     reason = profile.rebalance_reason(
         own,
         before={worker: len(ranks) for worker, ranks in scene.present.items()},
         after={worker: len(ranks) for worker, ranks in layout.ranks.items()},
-        step_s=(profile.seconds(before), profile.seconds(layout.step)),
     )
     drawn = scene.draft(layout, reason=reason, occasion=Occasion.REBALANCE)
     failed = trials.failed_before(drawn, memory, slots, balance)
@@ -120,6 +139,14 @@ def _why_idle(scene: Scene) -> str:
         return ""
     stays = "stays" if len(fresh) == 1 else "stay"
     return f"{words.count(len(fresh), 'slot')} {stays} standby: the step would not be shorter"
+
+
+def follow_proof(scene: Scene) -> Memory:
+    """A step cannot be shorter than the work of its slowest slot: then a measurement is old."""
+    memory, measured = scene.memory, scene.measured_step
+    if measured is None or measured >= _SHOWN * scene.step_now:
+        return replace(memory, unproven=None)
+    return memory if memory.unproven is not None else replace(memory, unproven=memory.position)
 
 
 # --- slots that were emptied -------------------------------------------------------------------

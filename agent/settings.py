@@ -87,13 +87,18 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
     """When ranks move between the slots of a running job."""
 
-    #: From this multiple of its kind's median on, for so many steps, a slot is called slow.
+    #: From this multiple of its kind's median on, for so many steps, a slot is called slow; and
+    #: for so long, so that a hiccup of short steps is no news. Ranks move before that.
     slow_from: float = 1.2
     slow_steps: int = 5
-    #: A plan must shorten the step by this share to be worth a change,
+    slow_least_s: float = 1.0
+    #: A plan must shorten the step by this share to be worth a change, and by as much again for
+    #: each change within the last `pays_within` steps, so that ranks do not go to and fro,
     least_gain: float = 0.05
     #: and pay for the pause of the change within so many steps.
     pays_within: int = 200
+    #: Slots that say more work than a step takes are waited for so many steps: one of them is old.
+    proof_steps: int = 10
     #: What a change is believed to cost until one was measured: a joiner's, and any other in steps.
     join_pause_s: float = 0.5
     rebalance_steps: float = 1.0

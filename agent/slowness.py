@@ -16,7 +16,7 @@ from easyscale.model import Commit, SlotRecord, WorkerId
 from easyscale.rendezvous.view import JobView
 
 
-def notice(view: JobView, memory: Memory, balance: Balance) -> Memory:
+def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memory:
     """Hold every member's measurement against what is usual."""
     base = view.base
     if base is None:
@@ -30,10 +30,11 @@ def notice(view: JobView, memory: Memory, balance: Balance) -> Memory:
     }
     memory = replace(memory, best=best)
     usual = _usual(measured, best)
+    step = view.progress.step if view.progress else 0
     slow = {
-        worker: found
+        worker: replace(found, since_step=step) if worker not in memory.slow else found
         for worker, slot in measured.items()
-        if (found := _judge(slot, usual[worker], view, memory, balance))
+        if (found := _judge(slot, usual[worker], memory, balance, now))
     }
     told = {w: replace(s, reason=_reason(w, s, view, base)) for w, s in slow.items() if s.is_told}
     return replace(memory, slow={**slow, **told})
@@ -53,24 +54,36 @@ def _usual(
 
 
 def _judge(
-    slot: SlotRecord,
-    usual_s: float,
-    view: JobView,
-    memory: Memory,
-    balance: Balance,
+    slot: SlotRecord, usual_s: float, memory: Memory, balance: Balance, now: float
 ) -> Slowness | None:
     assert slot.worker is not None
     assert slot.micro_step_s
     known = memory.slow.get(slot.worker)
     ratio = slot.micro_step_s / usual_s
     recovered = 1 + (balance.slow_from - 1) / 2
-    if ratio < (recovered if known is not None and known.is_told else balance.slow_from):
+    if known is not None and known.is_told:
+        if ratio >= recovered:
+            return replace(known, micro_step_s=slot.micro_step_s, ratio=ratio, well_s=None)
+        well_s = now if known.well_s is None else known.well_s
+        return None if now - well_s >= balance.slow_least_s else replace(known, well_s=well_s)
+    if ratio < balance.slow_from:
         return None
-    step = view.progress.step if view.progress else 0
-    since, since_step = (known.since, known.since_step) if known else (memory.position, step)
-    is_told = memory.position - since >= balance.slow_steps or (known is not None and known.is_told)
-    usual = "its kind" if usual_s != memory.best.get(slot.worker) else "its best"
-    return Slowness(since, since_step, slot.micro_step_s, ratio, usual, is_told)
+    if known is None:
+        usual = "its kind" if usual_s != memory.best.get(slot.worker) else "its best"
+        known = Slowness(
+            since=memory.position,
+            since_step=memory.position,
+            micro_step_s=slot.micro_step_s,
+            ratio=ratio,
+            usual=usual,
+            is_told=False,
+            since_s=now,
+        )
+    is_told = (
+        memory.position - known.since >= balance.slow_steps
+        and now - known.since_s >= balance.slow_least_s
+    )
+    return replace(known, micro_step_s=slot.micro_step_s, ratio=ratio, is_told=is_told)
 
 
 def _reason(worker: WorkerId, slow: Slowness, view: JobView, base: Commit) -> str:

@@ -33,14 +33,19 @@ FORGIVEN_AFTER = 10
 def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
     """Remember what a rebalance has to beat; any other plan puts nothing on trial."""
     base, progress = view.base, view.progress
+    if plan.occasion in (Occasion.REBALANCE, Occasion.UNDO):
+        memory = replace(memory, moves=(*memory.moves, memory.position)[-MOST_TRIED:])
     on_trial = plan.occasion is Occasion.REBALANCE and plan.step_s is not None
     if base is None or not on_trial or progress is None or not progress.steps_per_s:
         return replace(memory, trial=None)
     assert plan.step_s is not None
+    before_s = 1 / progress.steps_per_s
+    if memory.unproven is None:
+        before_s = max(before_s, plan.step_s[0])  # the median of steps may lag behind
     trial = Trial(
         generation=plan.generation,
         former=tuple(Assignment(m.worker, m.ranks) for m in base.members),
-        before_s=1 / progress.steps_per_s,
+        before_s=before_s,
         promised_s=plan.step_s[1],
         due=progress.position + settings.balance.trial_steps,
     )

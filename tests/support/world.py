@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from easyscale.agent import actions, events, machine
-from easyscale.agent.settings import Identity, LaunchSettings, Timeouts
+from easyscale.agent.settings import Balance, Identity, LaunchSettings, Timeouts
 from easyscale.errors import LeaseLost, StoreUnreachable
 from easyscale.messages import (
     Broken,
@@ -134,7 +134,9 @@ class World:
         max_restarts: int = 3,
         takeover_after_s: float | None = 60.0,
         max_nodes: int | None = None,
+        balance: Balance | None = None,
     ) -> None:
+        self.balance = balance or Balance()
         self.now = 1000.0
         self.server = MemoryServer(lambda: self.now)
         self.keys = JobKeys.of("job")
@@ -160,7 +162,7 @@ class World:
             script=ScriptTarget(path="train.py"), working_directory="/w", environment={},
             logical_workers=n, min_nodes=least, max_nodes=most, max_restarts=restarts,
             takeover_after_s=takeover, snapshot_dir="runs/job", log_dir="runs/job/logs",
-            timeouts=Timeouts(),
+            timeouts=Timeouts(), balance=self.balance,
         )  # fmt: skip
         identity = Identity(
             node=name, incarnation=incarnation_of(host=name, boot_id=boot, chance=life),

@@ -444,9 +444,8 @@ def test_measured_slots_are_rebalanced_when_it_pays() -> None:
     job.committed(commit(1, {A: [0, 1, 2], B: [3, 4, 5]}))
     verdict = settled(job)
     assert isinstance(verdict.decision, Propose)
-    assert verdict.decision.plan.reason == (
-        "A 50/s, H 100/s: a 3 → 4, b 3 → 2 a slot; step 60 → 40 ms"
-    )
+    assert verdict.decision.plan.reason == "A 50/s, H 100/s: a 3 → 4, b 3 → 2 a slot"
+    assert verdict.decision.plan.step_s == (0.06, 0.04)
     assert verdict.decision.plan.workers == (A, B)
 
 

@@ -1,0 +1,89 @@
+"""`easyscale migrate`: what a node or slot holds moves to another in one switch."""
+
+from typing import Any
+
+import click
+
+from easyscale.errors import UsageError
+from easyscale.job_status import Glance, SlotFacts
+from easyscale.model import Wish
+from easyscale_cli.connection import Job
+from easyscale_cli.lookup import check_place, found
+from easyscale_cli.options import look_options, store_options, user_name
+from easyscale_cli.output import Output
+from easyscale_cli.telling import show_event, told_since
+from easyscale_cli.views.help import PageCommand
+from easyscale_cli.waiting import wait_until
+
+
+class NothingToMove(UsageError):
+    """Raised when the place holds no logical worker of the job."""
+
+    code = "nothing_to_move"
+
+
+@click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job")
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option(
+    "--timeout",
+    "limit_s",
+    type=click.FloatRange(min=0.0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long until it has moved.",
+)
+@store_options
+@look_options
+def command(job: str, source: str, target: str, *, limit_s: float, **asked: Any) -> int:
+    """Move what FROM holds, a NODE or NODE/SLOT of JOB, to TO, and have FROM leave."""
+    output = Output(asked)
+    with output.answering(), found(job, asked, command="migrate") as it:
+        before = it.glance()
+        node, slot = _place(source, it, before)
+        _place(target, it, before)
+        if _is_within(source, target) or _is_within(target, source):
+            raise UsageError(f"{source} and {target} are one place", hint="name another one")
+        if not any(each.ranks for each in _there(before, node, slot)):
+            raise NothingToMove(
+                f"{source} holds no logical worker of job {it.id!r}",
+                hint=f"easyscale drain {it.id} {source}",
+            )
+        by = f"asked by {user_name()}"
+        it.wish(
+            Wish(kind="migrate", node=node, slots=(slot,) if slot else (), target=target, by=by)
+        )
+        wait_until(
+            lambda glance: not any(each.ranks for each in _there(glance, node, slot)),
+            job=it,
+            output=output,
+            what=lambda glance: (
+                f"a worker of {target} to take over, at step {glance.status.job.step:,}"
+            ),
+            limit_s=limit_s,
+        )
+        show_event(told_since(it, before, "migrated"), output)
+    return 0
+
+
+def _place(text: str, job: Job, glance: Glance) -> tuple[str, str]:
+    node, _, slot = text.partition("/")
+    if not node or text.endswith("/"):
+        raise UsageError(f"{text!r} is no place", hint="NODE or NODE/SLOT, as status shows them")
+    offered = [(each.node, each.slot) for each in glance.status.slots]
+    check_place(offered, job=job.id, node=node, slot=slot)
+    return node, slot
+
+
+def _is_within(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}/")
+
+
+def _there(glance: Glance, node: str, slot: str) -> list[SlotFacts]:
+    return [
+        each
+        for each in glance.status.slots
+        if each.node == node and slot in ("", each.slot) and each.state != "gone"
+    ]

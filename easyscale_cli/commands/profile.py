@@ -1,0 +1,119 @@
+"""`easyscale profile`: throughput against number and kind of slots, measured in the running job."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from easyscale.balance import ProfileRecord
+from easyscale.errors import EasyScaleError, UsageError
+from easyscale.job_status import Glance
+from easyscale.model import Wish
+from easyscale_cli.connection import Job
+from easyscale_cli.lookup import found
+from easyscale_cli.options import look_options, store_options, user_name
+from easyscale_cli.output import Output
+from easyscale_cli.views.help import PageCommand
+from easyscale_cli.views.profile import profile_json, profile_lines
+from easyscale_cli.waiting import wait_until
+
+
+class ProfileEnded(EasyScaleError):
+    """Raised when a profile ended before its last point: the job goes on."""
+
+    code = "profile_ended"
+
+
+@click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job", required=False)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=3),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Measure each size for so many steps.",
+)
+@click.option("--show", is_flag=True, help="Only show what was measured last.")
+@click.option(
+    "--png",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Draw it there too; needs pip install 'easyscale-torch[plot]'.",
+)
+@click.option(
+    "--timeout",
+    "limit_s",
+    type=click.FloatRange(min=0.0),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long for all sizes.",
+)
+@store_options
+@look_options
+def command(
+    job: str | None, *, steps: int, show: bool, png: str | None, limit_s: float, **asked: Any
+) -> int:
+    """Scale JOB in and out in place, measure each size, and show what more slots bring."""
+    output = Output(asked)
+    with output.answering():
+        if png is not None:
+            _check_plotting()
+        with found(job, asked, command="profile") as it:
+            record = it.profile() if show else _measure(it, steps, output, limit_s=limit_s)
+            if record is None:
+                raise UsageError(
+                    f"job {it.id!r} has not been measured", hint=f"easyscale profile {it.id}"
+                )
+            if png is not None:
+                from easyscale_cli.plotting import draw_profile
+
+                draw_profile(it.id, record, Path(png))
+            _show(it.id, record, output)
+    return 0
+
+
+def _check_plotting() -> None:
+    if find_spec("matplotlib") is None:
+        raise UsageError(
+            "--png draws with matplotlib, which is not installed",
+            hint="pip install 'easyscale-torch[plot]', or leave --png out",
+        )
+
+
+def _measure(job: Job, steps: int, output: Output, *, limit_s: float) -> ProfileRecord | None:
+    """Ask for it and wait; who stops waiting leaves the job measuring on."""
+    by = f"asked by {user_name()}"
+    wish_id = job.wish(Wish(kind="profile", target=str(steps), by=by))
+    newest: ProfileRecord | None = None
+
+    def is_done(glance: Glance) -> bool:
+        nonlocal newest
+        del glance
+        newest = job.profile()
+        return newest is not None and newest.wish == wish_id and newest.done
+
+    def awaited(glance: Glance) -> str:
+        if newest is None or newest.wish != wish_id:
+            return f"the profile to begin, at step {glance.status.job.step:,}"
+        return f"{len(newest.points) + 1} of {newest.planned} sizes to be measured"
+
+    glance = wait_until(is_done, job=job, output=output, what=awaited, limit_s=limit_s)
+    if newest is None or newest.wish != wish_id or not newest.done:
+        reason = glance.closing.reason if glance.closing is not None else "it did not begin"
+        raise ProfileEnded(f"job {job.id!r} ended before it was measured: {reason}")
+    if newest.reason:
+        raise ProfileEnded(
+            f"measured {len(newest.points)} of {newest.planned} sizes: {newest.reason}",
+            hint=f"easyscale profile {job.id}, when its slots stay",
+        )
+    return newest
+
+
+def _show(job: str, record: ProfileRecord, output: Output) -> None:
+    if output.as_json:
+        output.say(profile_json(job, record))
+        return
+    output.show(profile_lines(job, record, cells=output.cells, glyphs=output.glyphs))

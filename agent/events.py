@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from easyscale.agent.gpu_health import Trouble
 from easyscale.messages import FromWorker
 from easyscale.model import JobSpec, SnapshotRecord, Wish, WorkerId
 from easyscale.pulse import Beat
@@ -79,6 +80,14 @@ class SlotsFound(Event, frozen=True, kw_only=True):
     reason: str = ""
     #: The wish that this answers, if it came as one.
     wish_id: str = ""
+
+
+class DeviceTroubled(Event, frozen=True, kw_only=True):
+    """A device of this node, by the names its slots may have, is in trouble."""
+
+    uuids: tuple[str, ...]
+    trouble: Trouble
+    reason: str
 
 
 class SlotsRefused(Event, frozen=True, kw_only=True):
@@ -202,6 +211,7 @@ AgentEvent = (
     | WorkerExited
     | SlotsFound
     | SlotsRefused
+    | DeviceTroubled
     | JobOpened
     | SnapshotsFound
     | Enrolled

@@ -24,6 +24,7 @@ from easyscale.agent.events import (
     AgentEvent,
     Asked,
     Deposed,
+    DeviceTroubled,
     Elected,
     Enrolled,
     ForkFailed,
@@ -105,7 +106,7 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
             _hear(turn, event)
         case WorkerExited():
             crew.exited(turn, event)
-        case SlotsFound() | SlotsRefused():
+        case SlotsFound() | SlotsRefused() | DeviceTroubled():
             offering.heard(turn, event)
         case JobOpened():
             _open_job(turn, event)

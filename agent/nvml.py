@@ -1,16 +1,25 @@
 """Lists this node's NVIDIA devices as JSON, in a process of its own: a dying GPU may hang NVML.
 
 python -I -S nvml.py        Standard library only; the agent waits with a deadline and may give up.
+python -I -S nvml.py watch  A line for each trouble of a device, until nobody reads them.
 """
 
 import ctypes
 import json
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"
 _TEXT_BYTES = 96
 _MIG_ENABLED = 1
+_LOST = 15
+_NOT_LISTED = 0xFFFFFFFF
+#: Uncorrectable memory errors, and the driver's numbered critical errors.
+_DOUBLE_BIT_ECC, _XID = 0x2, 0x8
+#: Devices are looked at as often: in many containers no event ever comes.
+_WAIT_MS = 5000
 
 
 class _Memory(ctypes.Structure):
@@ -25,6 +34,16 @@ class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("type", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
 class NvmlError(Exception):
     """Raised when a call that must work did not."""
 
@@ -36,6 +55,63 @@ class Nvml:
         self._library = library
         if code := library.nvmlInit_v2():
             raise NvmlError(f"nvmlInit: {self._words(code)}")
+
+    def watch(self) -> Iterator[dict[str, Any]]:
+        """Troubles of devices as they come: `xid` with its number, `ecc`, `lost`; each names UUIDs.
+
+        An event of a slice names this slice, any other the device and all slices of it. Every
+        few seconds without news there is an empty one, for whoever wants to stop.
+        """
+        watched = self._watched()
+        events = ctypes.c_void_p()
+        if code := self._library.nvmlEventSetCreate(ctypes.byref(events)):
+            raise NvmlError(f"nvmlEventSetCreate: {self._words(code)}")
+        for handle, _ in watched:
+            known = ctypes.c_ulonglong()
+            self._library.nvmlDeviceGetSupportedEventTypes(handle, ctypes.byref(known))
+            wanted = known.value & (_DOUBLE_BIT_ECC | _XID)
+            if wanted:
+                self._library.nvmlDeviceRegisterEvents(handle, ctypes.c_ulonglong(wanted), events)
+        lost: set[int] = set()
+        while True:
+            event = _Event()
+            came = not self._library.nvmlEventSetWait_v2(events, ctypes.byref(event), _WAIT_MS)
+            if came:
+                yield self._trouble(event, watched)
+            for number, (handle, parts) in enumerate(watched):
+                code = self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(_Memory()))
+                if code == _LOST and number not in lost:
+                    lost.add(number)
+                    yield {"what": "lost", "uuids": list(parts)}
+            if not came:
+                yield {}
+
+    def _watched(self) -> list[tuple[ctypes.c_void_p, dict[str, int]]]:
+        """Every device with the UUIDs that slots on it may have, and their GPU instances."""
+        count = ctypes.c_uint()
+        self._library.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        watched = []
+        for index in range(count.value):
+            handle = ctypes.c_void_p()
+            if self._library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
+                continue
+            parts = {self._text(self._library.nvmlDeviceGetUUID, handle): _NOT_LISTED}
+            for _, part in self._slices(handle, index) or []:
+                instance = ctypes.c_uint(_NOT_LISTED)
+                self._library.nvmlDeviceGetGpuInstanceId(part, ctypes.byref(instance))
+                parts[self._text(self._library.nvmlDeviceGetUUID, part)] = instance.value
+            watched.append((handle, parts))
+        return watched
+
+    def _trouble(
+        self, event: _Event, watched: list[tuple[ctypes.c_void_p, dict[str, int]]]
+    ) -> dict[str, Any]:
+        parts = next((p for handle, p in watched if handle.value == event.device), {})
+        one = [uuid for uuid, gpu in parts.items() if gpu == event.gpu_instance != _NOT_LISTED]
+        uuids = one or list(parts)
+        if event.type == _XID:
+            return {"what": "xid", "code": event.data, "uuids": uuids}
+        return {"what": "ecc", "uuids": uuids}
 
     def devices(self) -> list[dict[str, Any]]:
         count = ctypes.c_uint()
@@ -119,12 +195,27 @@ class Nvml:
 
 
 def main() -> int:
-    """Print `{"devices": [...]}` or `{"error": "..."}`."""
+    """Print `{"devices": [...]}` or `{"error": "..."}`; as a watch, a line for each trouble."""
+    if sys.argv[1:] == ["watch"]:
+        return _tell_troubles()
     try:
         answer: dict[str, Any] = {"devices": Nvml(ctypes.CDLL(_LIBRARY)).devices()}
     except (OSError, AttributeError, NvmlError) as error:
         answer = {"error": str(error)}
     sys.stdout.write(json.dumps(answer))
+    return 0
+
+
+def _tell_troubles() -> int:
+    """End when the reader has gone, or with a line that says why nothing can be watched."""
+    try:
+        for trouble in Nvml(ctypes.CDLL(_LIBRARY)).watch():
+            sys.stdout.write(json.dumps(trouble) + "\n")
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(0)  # nothing is flushed at an exit without a reader
+    except (OSError, AttributeError, NvmlError) as error:
+        sys.stdout.write(json.dumps({"error": str(error)}) + "\n")
     return 0
 
 

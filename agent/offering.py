@@ -3,19 +3,25 @@
 A slot that goes keeps its worker until a boundary; a new one gets a worker that joins by itself.
 """
 
+from dataclasses import replace
+
 import msgspec
 
-from easyscale.agent import crew, respawns
-from easyscale.agent.actions import FindSlots, Transact, Write
-from easyscale.agent.events import SlotsFound, SlotsRefused
+from easyscale.agent import crew, news, respawns
+from easyscale.agent.actions import FindSlots, KillWorker, Transact, Write
+from easyscale.agent.events import DeviceTroubled, SlotsFound, SlotsRefused
+from easyscale.agent.gpu_health import Trouble
 from easyscale.agent.state import Phase, Stage, Turn
 from easyscale.model import Wish, encode
 from easyscale.rendezvous.store import Delete
+from easyscale.reports import EventKind
 
 
-def heard(turn: Turn, event: SlotsFound | SlotsRefused) -> None:
+def heard(turn: Turn, event: SlotsFound | SlotsRefused | DeviceTroubled) -> None:
     """What the devices of this node came to."""
     match event:
+        case DeviceTroubled():
+            _troubled(turn, event)
         case SlotsFound():
             _found(turn, event)
         case SlotsRefused():
@@ -52,6 +58,27 @@ def withdraw(turn: Turn, slots: frozenset[str], by: str) -> None:
             Phase.STANDBY,
         ):
             crew.stop(turn, worker, f"slot withdrawn: {by}")
+
+
+def _troubled(turn: Turn, event: DeviceTroubled) -> None:
+    """Tell it; a device in need of a reset is emptied, what is lost computes no more."""
+    slots = frozenset(slot.name for slot in turn.state.slots if slot.uuid in event.uuids)
+    fresh = slots - turn.state.withdrawn
+    follows = {
+        Trouble.NONE: "",
+        Trouble.TELL: "",
+        Trouble.DRAIN: "; the slot is emptied at the next step, the GPU needs a reset",
+        Trouble.LOST: "; the slot is lost",
+    }[event.trouble]
+    for name in sorted(slots if event.trouble is Trouble.TELL else fresh):
+        news.announce(turn, EventKind.NOTE, f"{turn.state.node}/{name}: {event.reason}{follows}")
+    if event.trouble in (Trouble.DRAIN, Trouble.LOST) and fresh:
+        withdraw(turn, fresh, event.reason)
+    if event.trouble is Trouble.LOST:
+        for worker in tuple(turn.state.workers.values()):
+            if worker.id.slot in slots and worker.killed_s is None:
+                turn.put_worker(replace(worker, stopped=event.reason, killed_s=turn.now.s))
+                turn.do(KillWorker(worker=worker.id, reason=event.reason))
 
 
 def seek(turn: Turn, wish_id: str, wish: Wish) -> None:

@@ -14,7 +14,9 @@ from easyscale.agent.devices import parse_devices as parse
 from easyscale.agent.nvml import Nvml, NvmlError
 
 NOT_SUPPORTED = 3
+TIMED_OUT = 10
 LOST = 15
+WHOLE = 0xFFFFFFFF
 
 
 @dataclass(slots=True)
@@ -22,6 +24,8 @@ class Card:
     uuid: str
     slices: tuple[str, ...] | None = None
     answers: int = 0
+    events: int = 0x2 | 0x8 | 0x4
+    is_lost: bool = False
 
 
 @dataclass(slots=True)
@@ -30,6 +34,9 @@ class Library:
 
     cards: list[Card] = field(default_factory=list)
     init: int = 0
+    #: What the driver reports, one by one: type, data, number of the card, GPU instance.
+    troubles: list[tuple[int, int, int, int]] = field(default_factory=list)
+    registered: list[tuple[int, int]] = field(default_factory=list)
 
     class nvmlErrorString:  # noqa: N801 - a C function, whose result type the caller sets
         restype: Any = None
@@ -78,7 +85,32 @@ class Library:
         major._obj.value, minor._obj.value = 9, 0
         return 0
 
+    def nvmlDeviceGetGpuInstanceId(self, handle: Any, instance: Any) -> int:
+        instance._obj.value = handle.value % 100
+        return 0
+
+    def nvmlEventSetCreate(self, events: Any) -> int:
+        events._obj.value = 1
+        return 0
+
+    def nvmlDeviceGetSupportedEventTypes(self, handle: Any, known: Any) -> int:
+        known._obj.value = self._card(handle).events
+        return 0
+
+    def nvmlDeviceRegisterEvents(self, handle: Any, wanted: Any, events: Any) -> int:
+        self.registered.append((handle.value, wanted.value))
+        return 0
+
+    def nvmlEventSetWait_v2(self, events: Any, event: Any, wait_ms: int) -> int:
+        if not self.troubles:
+            return TIMED_OUT
+        event._obj.type, event._obj.data, card, event._obj.gpu_instance = self.troubles.pop(0)
+        event._obj.device = 100 * (card + 1)
+        return 0
+
     def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
+        if self._card(handle).is_lost:
+            return LOST
         memory._obj.total, memory._obj.used = 1000, 10
         return 0
 
@@ -143,3 +175,26 @@ def test_a_lost_device_leaves_the_others() -> None:
 def test_a_driver_that_does_not_start_says_why() -> None:
     with pytest.raises(NvmlError, match="nvmlInit: Driver Not Loaded"):
         Nvml(Library(init=9))  # type: ignore[arg-type]
+
+
+def test_a_watch_tells_whose_trouble_it_is() -> None:
+    cards = [Card("GPU-a"), Card("GPU-b", slices=("MIG-1", "MIG-2"))]
+    library = Library(cards, troubles=[(8, 79, 0, WHOLE), (2, 0, 1, WHOLE), (8, 94, 1, 2)])
+    watch = Nvml(library).watch()  # type: ignore[arg-type]
+    assert [next(watch) for _ in range(4)] == [
+        {"what": "xid", "code": 79, "uuids": ["GPU-a"]},
+        {"what": "ecc", "uuids": ["GPU-b", "MIG-1", "MIG-2"]},
+        {"what": "xid", "code": 94, "uuids": ["MIG-2"]},
+        {},
+    ]
+    assert library.registered == [(100, 0x2 | 0x8), (200, 0x2 | 0x8)]
+
+
+def test_a_device_that_is_lost_without_any_event_is_told_once() -> None:
+    lost = Card("GPU-a", events=0)
+    library = Library([lost, Card("GPU-b")])
+    watch = Nvml(library).watch()  # type: ignore[arg-type]
+    assert next(watch) == {}
+    lost.is_lost = True
+    assert [next(watch) for _ in range(3)] == [{"what": "lost", "uuids": ["GPU-a"]}, {}, {}]
+    assert library.registered == [(200, 0x2 | 0x8)]

@@ -22,7 +22,10 @@ from easyscale.rendezvous.code_record import (
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.store import Store
 
-CODE_FILE = "code.json"
+
+def code_file(job_id: str) -> str:
+    """Its name beside the snapshots; several jobs may share a folder."""
+    return f"code-{job_id}.json"
 
 
 class CodeCheck:
@@ -31,6 +34,7 @@ class CodeCheck:
     def __init__(self, settings: LaunchSettings) -> None:
         self._settings = settings
         self._own = CodeRecord(files=self._read())
+        self._file = code_file(settings.job_id)
 
     def agree(self, store: Store, keys: JobKeys) -> str:
         """Bring it into the job; returns what to say aloud. Raises JobConflict for other code."""
@@ -67,16 +71,16 @@ class CodeCheck:
         if not any(self._folder.glob("step-*")):
             return own
         try:
-            text = (self._folder / CODE_FILE).read_bytes()
-            return dict(decode(text, CodeRecord, source=CODE_FILE).files)
+            text = (self._folder / self._file).read_bytes()
+            return dict(decode(text, CodeRecord, source=self._file).files)
         except (OSError, FormatError):
             return own
 
     def _leave_beside_snapshots(self) -> None:
-        partial = self._folder / f".{CODE_FILE}.{secrets.token_hex(4)}"
+        partial = self._folder / f".{self._file}.{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):  # a full disk does not keep a job from training
             try:
                 partial.write_text(encode(self._own) + "\n", encoding="utf-8")
-                partial.replace(self._folder / CODE_FILE)
+                partial.replace(self._folder / self._file)
             finally:
                 partial.unlink(missing_ok=True)

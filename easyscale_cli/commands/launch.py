@@ -360,6 +360,11 @@ def check_script(script: str) -> None:
     if path.is_file():
         if not os.access(path, os.R_OK):
             raise UsageError(f"{script}: not readable by this user")
+        if path.suffix == ".ipynb":
+            raise UsageError(
+                f"{script}: a notebook, which runs in its own kernel",
+                hint=f"jupyter nbconvert --to script {script}",
+            )
         return
     if path.is_dir():
         raise UsageError(f"{script}: a folder, not a script", hint="give the script inside it")

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from easyscale.agent.code_check import CODE_FILE, CodeCheck
+from easyscale.agent.code_check import CodeCheck, code_file
 from easyscale.agent.settings import LaunchSettings
 from easyscale.errors import ExitCode, JobConflict
 from easyscale.messages import ScriptTarget
 from easyscale.rendezvous.code_record import CodeRecord, describe_change
+from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.memory import MemoryServer
 from easyscale.rendezvous.store import Put, Store
 from tests.support.views import KEYS, launch_settings
@@ -126,7 +128,18 @@ def test_without_a_snapshot_there_is_nothing_to_go_on_from(a: Node) -> None:
 
 def test_snapshots_of_unknown_code_are_no_reason_to_refuse(a: Node) -> None:
     a.leaves_snapshot()
-    (a.folder / "runs" / "job" / CODE_FILE).write_text("{")
+    (a.folder / "runs" / "job" / code_file("job")).write_text("{")
+    assert a.launch() == ""
+
+
+def test_jobs_that_share_a_folder_have_each_their_own_code(a: Node) -> None:
+    a.launch()
+    a.leaves_snapshot()
+    settings = msgspec.structs.replace(a.settings(allow=False), job_id="other")
+    a.edit("train.py", "")
+    CodeCheck(settings).agree(a.store, JobKeys.of("other"))
+    a.edit("train.py", "import model\n")
+    a.store = MemoryServer(lambda: 0.0).client()
     assert a.launch() == ""
 
 

@@ -59,6 +59,13 @@ def test_the_defaults_are_those_of_one_machine(script: str) -> None:
     assert settings.job_id.startswith("train-")
 
 
+def test_a_notebook_is_told_how_it_becomes_a_script(tmp_path: Path) -> None:
+    (tmp_path / "train.ipynb").write_text("{}")
+    with pytest.raises(UsageError, match="a notebook") as caught:
+        settings_of("--logical-workers", "2", str(tmp_path / "train.ipynb"))
+    assert "jupyter nbconvert --to script" in caught.value.hint
+
+
 def test_logical_workers_may_stand_directly_after_the_script(script: str) -> None:
     settings = settings_of(script, "--logical-workers", "16", "--lr", "0.1")
     assert settings.logical_workers == 16

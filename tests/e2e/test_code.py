@@ -1,5 +1,6 @@
 """A job keeps its code: other files are refused by name, on a second node and on a resume."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,11 @@ def test_a_node_with_another_module_is_refused_and_the_job_goes_on(
         (other / "settings.py").write_text("rate = 1\n")
         with launched(*command(*where, "--node-name", "b", epochs=500), cwd=other) as second:
             run.wait_for("event=joined node=b")
+            rows = json.loads(run_easyscale("snapshots", "ls", "kept", "--json").stdout)
+            assert rows
+            assert {tuple(row["nodes"]) for row in rows} <= {("a",), ("b",)}
+            kept = run_easyscale("snapshots", "prune", "kept", "--keep", "1")
+            assert (kept.code, "removes its old snapshots by itself" in kept.stderr) == (2, True)
             assert run_easyscale("stop", "kept", *where).code == 0
             assert (run.wait(), second.wait()) == (0, 0)
     pruned = run_easyscale("jobs", "prune", "--ended", *where)

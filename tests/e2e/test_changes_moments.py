@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.nodes import Job, Reference, gone, is_alive, kill, thaw
@@ -174,13 +175,16 @@ def test_main_may_write_a_checkpoint_for_longer_than_the_hang_limit(
         job.repeated_only()
 
 
+@pytest.mark.parametrize("killed", ["workers", "zygote"])
 def test_all_workers_are_killed_and_the_job_goes_on_from_its_snapshot(
-    tmp_path: Path, reference: Reference
+    tmp_path: Path, reference: Reference, killed: str
 ) -> None:
     with Job(tmp_path, reference, options=("--snapshot-every", "4")) as job:
         a = job.start(slots=2)
         a.sees("snapshot", times=2)
-        for pid in job.pids():
+        workers = job.pids()
+        # The workers die with the zygote that forked them.
+        for pid in workers if killed == "workers" else [psutil.Process(workers[0]).ppid()]:
             kill(pid)
         restored = a.sees("restored")
         job.hurry()

@@ -77,6 +77,7 @@ def read_plain_settings(
         stop_signals=parse_signals(asked["signals_to_handle"] or DEFAULT_SIGNALS),
         shutdown_timeout_s=_shutdown_timeout(asked, environ),
         virtual_local_rank=asked["virtual_local_rank"],
+        cores=_cores(asked, environ, workers=len(slots.names)),
         join_timeout_s=conf.join_timeout_s,
         last_call_s=conf.last_call_s,
     )
@@ -226,6 +227,32 @@ def _count(word: str, machine: Any) -> int:  # noqa: ANN401 - an Inventory
     raise UsageError(
         f"--nproc-per-node {word}: the forms are a number, auto, gpu or cpu",
         hint="--nproc-per-node auto",
+    )
+
+
+def _cores(
+    asked: Mapping[str, Any], environ: Mapping[str, str], *, workers: int
+) -> tuple[tuple[int, ...], ...]:
+    if asked["numa_binding"] is None:
+        return ()
+    from easyscale.agent.devices import Machine
+    from easyscale.agent.plain import numa
+
+    if asked["packed"]:
+        raise UsageError(
+            "--numa-binding: packed ranks move from slot to slot", hint="leave one of the two out"
+        )
+    word, words = asked["numa_binding"], [str(binding) for binding in numa.Binding]
+    if word not in words:
+        raise UsageError(
+            f"--numa-binding {word}: the forms are {', '.join(words)}", hint="--numa-binding node"
+        )
+    gpus = Machine(visible=environ.get("CUDA_VISIBLE_DEVICES")).gpus()
+    return numa.cores_near(
+        [gpu.uuid for gpu in gpus],
+        numa.Binding(word),
+        workers=workers,
+        machine=numa.Machine.here(),
     )
 
 

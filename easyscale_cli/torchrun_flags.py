@@ -51,7 +51,6 @@ def _refused(why: str, hint: str = "") -> Use:
 
 
 _NO_TORCH = _refused("its plugins need torch in the agent", "--log-dir, --tee and --redirects")
-_NUMA = _refused("workers are not bound to cores yet", "numactl before easyscale launch")
 _ALL_IN_FILES = _idle("all output of all workers is in files, and all of it is shown")
 _FINDS = _refused("nodes of an elastic job find each other and get their ranks", "--rdzv-endpoint")
 _FORKED = _refused("an elastic worker is a script in python that calls easyscale.init")
@@ -107,7 +106,12 @@ FLAGS: Final = (
     Flag("--master-port", "master_port", _works("as --node-rank; else a free one"), _FINDS),
     Flag("--local-addr", "local_addr", _works(), _works()),
     Flag("--logs-specs", "logs_specs", _NO_TORCH, _NO_TORCH),
-    Flag("--numa-binding", "numa_binding", _NUMA, _NUMA),
+    Flag(
+        "--numa-binding",
+        "numa_binding",
+        _works("on nodes with a GPU for each worker, without numactl"),
+        _refused("elastic workers move from slot to slot", "numactl before easyscale launch"),
+    ),
     Flag(
         "--signals-to-handle",
         "signals_to_handle",

@@ -13,9 +13,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
-    """As the leader: put this where the nodes meet, if nothing there has changed since."""
+    """As the leader: put this where the nodes meet, if the round there is the one of `revision`."""
 
     value: Round | Outcome
+    revision: int
 
 
 class Publish(msgspec.Struct, frozen=True, kw_only=True):

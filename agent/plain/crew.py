@@ -96,6 +96,7 @@ class Crew:
                         error_file=str(output.error_file),
                     ),
                     folder=self._settings.working_directory,
+                    cores=self._settings.cores[local_rank] if self._settings.cores else (),
                 ),
                 stdout=output.theirs[Stream.STDOUT],
                 stderr=output.theirs[Stream.STDERR],

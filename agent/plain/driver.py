@@ -177,8 +177,8 @@ class Driver:
         match action:
             case actions.Offer(places=places):
                 self._meeting.offer(self._offer(places))
-            case actions.Write(value=value):
-                self._meeting.write(value)
+            case actions.Write():
+                self._meeting.write(action)
             case actions.Publish(report=report):
                 self._meeting.publish(report)
             case actions.StartWorkers(round=round_, member=member):

@@ -14,9 +14,10 @@ from typing import assert_never
 from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import Opened, open_store
 from easyscale.agent.plain import events, records
+from easyscale.agent.plain.actions import Write
 from easyscale.agent.plain.records import PlainKeys
 from easyscale.agent.plain.settings import PlainSettings
-from easyscale.agent.plain.values import Offer, Outcome, Report, Round, Sight, Terms
+from easyscale.agent.plain.values import Offer, Outcome, Report, Sight, Terms
 from easyscale.agent.settings import LaunchSettings, Timeouts
 from easyscale.errors import (
     EasyScaleError,
@@ -37,12 +38,13 @@ _CLOSE_TIMEOUT_S = 3.0
 #: A stall of a busy machine must not look like its end: a restart costs more than the wait.
 _LEASE_TTL_S = 10
 _LEADER_MARGIN_S = 1.0
-#: Nodes that come so late find a job that has finished, and leave with 0.
+#: Nodes that come so late find a job that has finished, and leave with 0; or know why it failed.
 _FINISHED_TTL_S = 30
+_FAILED_TTL_S = 600
 #: The agents of a job that has ended leave within this time.
 _LEAVING_S = 20.0
 
-Order = Offer | Round | Outcome | Report
+Order = Offer | Write | Report
 
 
 def as_elastic(settings: PlainSettings) -> LaunchSettings:
@@ -90,7 +92,6 @@ class EtcdMeeting:
         self._token: int | None = None
         self._office_changed = False
         self._view_is_due = False
-        self._view: View | None = None
         self._unwritten: dict[str, Report] = {}
         self._watches: list[Watch] = []
         self._is_closing = False
@@ -105,8 +106,8 @@ class EtcdMeeting:
     def offer(self, offer: Offer) -> None:
         self._order(offer)
 
-    def write(self, value: Round | Outcome) -> None:
-        self._order(value)
+    def write(self, decision: Write) -> None:
+        self._order(decision)
 
     def publish(self, report: Report) -> None:
         self._order(report)
@@ -249,7 +250,6 @@ class EtcdMeeting:
         for watch in self._watches:
             watch.close()
         ranges = (*self._keys.ranges(leads=self._token is not None), self._keys.common.leader)
-        self._view = None
         self._watches = [
             self._opened.store.watch(range_, deliver=self._hear, lost=lambda _: None)
             for range_ in dict.fromkeys(ranges)
@@ -275,27 +275,25 @@ class EtcdMeeting:
                     self._membership.stand()
             case Report():
                 self._unwritten[self._keys.report(order.round, self._settings.node_name)] = order
-            case Round() | Outcome():
+            case Write():
                 self._decide(order)
             case _:
                 assert_never(order)
 
-    def _decide(self, value: Round | Outcome) -> None:
-        token, view = self._token, self._view
-        if token is None or view is None or self._opened is None:
+    def _decide(self, decision: Write) -> None:
+        token, opened = self._token, self._opened
+        if token is None or opened is None:
             return
-        store = self._opened.store
+        lease = None
+        # One that cannot be written now is decided anew.
         with contextlib.suppress(StoreError):
-            if isinstance(value, Round):
-                compares, operations = records.put_round(view, self._keys, value, token=token)
-            else:
-                is_done = value.exit_code == ExitCode.DONE
-                # On a lease of its own: whoever comes later begins the job anew.
-                lease = store.grant(_FINISHED_TTL_S, timeout_s=_CALL_TIMEOUT_S) if is_done else None
-                compares, operations = records.put_outcome(
-                    view, self._keys, value, token=token, lease=lease
-                )
-            store.transact(compares, operations, timeout_s=_CALL_TIMEOUT_S)
+            if isinstance(decision.value, Outcome):
+                # On a lease of its own: it outlives the agents, and not for ever.
+                is_done = decision.value.exit_code == ExitCode.DONE
+                ttl_s = _FINISHED_TTL_S if is_done else _FAILED_TTL_S
+                lease = opened.store.grant(ttl_s, timeout_s=_CALL_TIMEOUT_S)
+            compares, operations = records.put(self._keys, decision, token=token, lease=lease)
+            opened.store.transact(compares, operations, timeout_s=_CALL_TIMEOUT_S)
 
     def _write_reports(self) -> None:
         if self._opened is None:
@@ -322,7 +320,6 @@ class EtcdMeeting:
             time.sleep(_RETRY_S)
             return
         self._membership.see_leader(view.get(self._keys.common.leader))
-        self._view = view
         self._post(events.Seen(sight=records.sight_of(view, self._keys), leads=leads))
 
     # --- what the membership says --------------------------------------------------------------

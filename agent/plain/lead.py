@@ -34,7 +34,7 @@ def decide(turn: Turn) -> None:
     if place is not None and isinstance(decision, Round):
         decision = court.at_static_place(decision, place)
     turn.set(written_s=now)
-    turn.do(actions.Write(value=decision))
+    turn.do(actions.Write(value=decision, revision=state.sight.revision))
     what = "the job ends" if isinstance(decision, Outcome) else f"round {decision.number}"
     turn.because(f"leader: {what}: {decision.reason}" if decision.reason else f"leader: {what}")
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from easyscale.agent.plain import events
-from easyscale.agent.plain.values import Offer, Outcome, Report, Round, RoundPhase, Sight
+from easyscale.agent.plain.actions import Write
+from easyscale.agent.plain.values import Offer, Outcome, Report, RoundPhase, Sight
 
 
 class Meeting(Protocol):
@@ -20,8 +21,8 @@ class Meeting(Protocol):
     def offer(self, offer: Offer) -> None:
         """Take part, or take part with other places."""
 
-    def write(self, value: Round | Outcome) -> None:
-        """As the leader: decide, if what was seen last still stands."""
+    def write(self, decision: Write) -> None:
+        """As the leader: put it down, if what it rests on still stands."""
 
     def publish(self, report: Report) -> None:
         """Say what became of this node's workers."""
@@ -44,13 +45,16 @@ class LocalMeeting:
     def offer(self, offer: Offer) -> None:
         self._show(replace(self._sight, offers=(offer,)))
 
-    def write(self, value: Round | Outcome) -> None:
+    def write(self, decision: Write) -> None:
+        value, before = decision.value, self._sight
+        if decision.revision != before.revision:
+            return
         if isinstance(value, Outcome):
-            self._show(replace(self._sight, outcome=value))
+            self._show(replace(before, outcome=value))
         else:
-            is_new = value.phase is RoundPhase.RUNNING
-            reports = {} if is_new else self._sight.reports
-            self._show(replace(self._sight, round=value, reports=reports))
+            reports = {} if value.phase is RoundPhase.RUNNING else before.reports
+            revision = before.revision + 1
+            self._show(replace(before, round=value, reports=reports, revision=revision))
 
     def publish(self, report: Report) -> None:
         self._show(replace(self._sight, reports={self._node: report}))

@@ -12,7 +12,8 @@ Every write of the leader compares its token and the round that it has seen.
 
 from collections.abc import Sequence
 
-from easyscale.agent.plain.values import Offer, Outcome, Report, Round, Sight, Terms
+from easyscale.agent.plain.actions import Write
+from easyscale.agent.plain.values import Offer, Outcome, Report, Round, RoundPhase, Sight, Terms
 from easyscale.errors import JobConflict
 from easyscale.model import decode, encode
 from easyscale.rendezvous.keys import JobKeys, check_name
@@ -55,8 +56,8 @@ class PlainKeys:
 def sight_of(view: View, keys: PlainKeys) -> Sight:
     """The job as the store had it at one revision."""
     nodes = sorted(view.under(keys.common.nodes), key=lambda entry: entry.create_revision)
-    entry = view.get(keys.round)
-    round_ = None if entry is None else decode(entry.value, Round, source=keys.round)
+    found = view.get(keys.round)
+    round_ = None if found is None else decode(found.value, Round, source=keys.round)
     reports: dict[str, Report] = {}
     if round_ is not None:
         folder = keys.report(round_.number, "")
@@ -68,6 +69,7 @@ def sight_of(view: View, keys: PlainKeys) -> Sight:
     return Sight(
         offers=tuple(decode(each.value, Offer, source=each.key) for each in nodes),
         round=round_,
+        revision=found.mod_revision if found else 0,
         reports=reports,
         outcome=None if entry is None else decode(entry.value, Outcome, source=keys.outcome),
     )
@@ -76,27 +78,22 @@ def sight_of(view: View, keys: PlainKeys) -> Sight:
 Transaction = tuple[Sequence[Compare], Sequence[Operation]]
 
 
-def put_round(view: View, keys: PlainKeys, value: Round, *, token: int) -> Transaction:
-    before = view.get(keys.round)
-    compares: list[Compare] = [
-        Created(keys.common.leader, token),
-        Modified(keys.round, before.mod_revision if before else 0),
-        absent(keys.outcome),
-    ]
-    operations: list[Operation] = [Put(keys.round, encode(value))]
-    return compares, operations
-
-
-def put_outcome(
-    view: View, keys: PlainKeys, value: Outcome, *, token: int, lease: LeaseId | None
+def put(
+    keys: PlainKeys, decision: Write, *, token: int, lease: LeaseId | None = None
 ) -> Transaction:
-    before = view.get(keys.round)
+    """What a leader has decided; a round that follows another takes its reports away."""
     compares: list[Compare] = [
         Created(keys.common.leader, token),
-        Modified(keys.round, before.mod_revision if before else 0),
+        Modified(keys.round, decision.revision),
         absent(keys.outcome),
     ]
-    return compares, [Put(keys.outcome, encode(value), lease)]
+    value = decision.value
+    if isinstance(value, Outcome):
+        return compares, [Put(keys.outcome, encode(value), lease)]
+    operations: list[Operation] = [Put(keys.round, encode(value))]
+    if value.phase is RoundPhase.RUNNING:
+        operations.append(DeletePrefix(keys.report(value.number - 1, "")))
+    return compares, operations
 
 
 def begin_anew(view: View, keys: PlainKeys, terms: Terms) -> Transaction:

@@ -107,6 +107,8 @@ class PlainSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_signals: tuple[int, ...]
     shutdown_timeout_s: float = 30.0
     virtual_local_rank: bool = False
+    #: The cores of each local rank; (): all cores for all.
+    cores: tuple[tuple[int, ...], ...] = ()
     join_timeout_s: float = 600.0
     #: Nodes beyond the least are waited for so long after the latest one came.
     last_call_s: float = 3.0

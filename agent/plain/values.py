@@ -137,6 +137,8 @@ class Sight:
     #: Who is there now, in the order of arrival.
     offers: tuple[Offer, ...] = ()
     round: Round | None = None
+    #: Of the store's key that holds the round: what a decision on it rests on; 0: there is none.
+    revision: int = 0
     #: By node, in the order in which they were written; of the present round only.
     reports: Mapping[str, Report] = field(default_factory=dict)
     outcome: Outcome | None = None

@@ -155,7 +155,9 @@ def test_the_password_comes_only_from_the_environment(script: str) -> None:
         (["--logical-workers", "0"], "--logical-workers 0: a job has at least 1"),
         (["--logical-workers", "2", "--node-rank", "1"], "--node-rank is refused"),
         (["--logical-workers", "2", "--no-python"], "--no-python is refused"),
-        (["--numa-binding", "node"], "--numa-binding is refused: workers are"),
+        (["--numa-binding", "near"], "the forms are node, socket, exclusive, core-complex"),
+        (["--numa-binding", "node"], "1 workers want a GPU each, this node has 0"),
+        (["--numa-binding", "node", "--logical-workers", "2"], "--numa-binding is refused: with"),
         (["--logs-specs", "mine"], "--logs-specs is refused: its plugins need torch"),
         (["--packed"], "--packed needs the number of ranks"),
         (["--nnodes", "1:2"], "several nodes need an etcd"),
@@ -326,3 +328,10 @@ def test_the_time_to_end_has_torchruns_three_sources(script: str) -> None:
 def test_filters_part_at_commas_and_two_commas_are_one(script: str) -> None:
     settings = plain_of("--duplicate-stdout-filters", "apple,a,,b", script)
     assert settings.logs.stdout_filters == ("apple", "a,b")
+
+
+def test_a_person_says_when_a_slot_is_slow_and_when_a_move_pays(script: str) -> None:
+    words = ("--slow-from", "1.5", "--least-gain", "0.1", "--logical-workers", "4", script)
+    balance = settings_of(*words).balance
+    assert (balance.slow_from, balance.least_gain) == (1.5, 0.1)
+    assert (balance.slow_steps, balance.pays_within) == (5, 200), "the others stay"

@@ -102,8 +102,8 @@ class World:
 
     def perform(self, name: str, node: Node, action: actions.PlainAction) -> None:
         match action:
-            case actions.Write(value=value):
-                self.write(node.agent.state.sight, value)
+            case actions.Write():
+                self.write(action)
             case actions.Publish(report=report):
                 self.publish(name, report)
             case actions.StartWorkers(round=round_, member=member):
@@ -119,16 +119,18 @@ class World:
             case _:
                 pass
 
-    def write(self, seen: Sight, value: Round | Outcome) -> None:
-        """As the store does it: only on what the leader has seen."""
-        if seen.round != self.sight.round or self.sight.outcome is not None:
+    def write(self, decision: actions.Write) -> None:
+        """As the store does it: only on the round that the leader has seen."""
+        value = decision.value
+        if decision.revision != self.sight.revision or self.sight.outcome is not None:
             return
         if isinstance(value, Outcome):
             self.sight = replace(self.sight, outcome=value)
             return
         self.check(value)
         reports = {} if value.phase is RoundPhase.RUNNING else self.sight.reports
-        self.sight = replace(self.sight, round=value, reports=reports)
+        revision = self.sight.revision + 1
+        self.sight = replace(self.sight, round=value, reports=reports, revision=revision)
 
     def publish(self, name: str, report: Report) -> None:
         if self.sight.round is not None and report.round == self.sight.round.number:

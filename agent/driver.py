@@ -380,6 +380,7 @@ class Driver:
                 seed=spec.seed,
                 determinism=spec.determinism,
                 threads_per_worker=spec.threads_per_worker,
+                left_open=settings.left_open,
                 partials=settings.partials,
                 snapshot_dir=str(Path(settings.working_directory) / settings.snapshot_dir),
                 snapshot_every_steps=settings.snapshot_every_steps,

@@ -153,6 +153,8 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     threads_per_worker: int = 1
     determinism: Determinism = Determinism.SAME_KIND
+    #: Those of the two that neither command line nor environment named.
+    left_open: tuple[str, ...] = ()
     partials: str = "device"
     preload: tuple[str, ...] = ()
     #: Other code than the job's is let in, and said aloud.

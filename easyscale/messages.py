@@ -291,6 +291,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     forming_timeout_s: float
     exchange_deadline_s: float
     linger_timeout_s: float
+    #: Of these the value is the launcher's default: a script that asks for another is refused.
+    left_open: tuple[str, ...] = ()
     #: Set where runs are compared: what the worker writes down, and where its training ends.
     recording: Recording | None = None
 

@@ -67,6 +67,8 @@ def launched(
         "threads_per_worker": worker.threads_per_worker,
     }
     for name, value in given.items():
+        if name in worker.left_open:
+            _refuse_other(name, getattr(arguments, name), value)
         by = _named_by(name, value, environment)
         _name_overruled(name, getattr(arguments, name), value, by=by, say=say)
     return JobSettings(
@@ -134,6 +136,18 @@ def _named_by(name: str, value: object, environment: Mapping[str, str]) -> str:
         if environment.get(variable) == str(value) and variable != "EASYSCALE_LOGICAL_WORKERS":
             return variable
     return "the command line"
+
+
+def _refuse_other(name: str, passed: object, stands: object) -> None:
+    """What the launcher needed before the script ran cannot be the script's choice any more."""
+    if passed is not None and passed != stands:
+        flag = f"--{name.replace('_', '-')}"
+        raise ScriptError(
+            f"init({name}={passed}), and this launch has {stands}, as nothing else was said: the "
+            "bits would not be those of the script alone",
+            hint=f"easyscale launch {flag} {passed}",
+            see=Paragraph.LAUNCH,
+        )
 
 
 def _name_overruled(

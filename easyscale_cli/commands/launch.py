@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from easyscale.agent.plain.settings import PlainSettings
-from easyscale.agent.settings import LaunchSettings, StoreSettings, Timeouts
+from easyscale.agent.settings import Balance, LaunchSettings, StoreSettings, Timeouts
 from easyscale.errors import UsageError
 from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism
@@ -290,6 +291,7 @@ def _read_elastic(
         seed=asked["seed"],
         threads_per_worker=asked["threads_per_worker"],
         determinism=Determinism(asked["determinism"]),
+        left_open=_left_open(),
         partials=asked["partials"],
         preload=tuple(filter(None, asked["preload"].split(","))),
         standby=asked["standby"],
@@ -305,6 +307,16 @@ def _read_elastic(
         log_dir=asked["log_dir"] or str(run_dir / "logs"),
         metrics_port=asked["metrics_port"],
         timeouts=Timeouts(meeting_timeout_s=conf.join_timeout_s),
+    )
+
+
+def _left_open() -> tuple[str, ...]:
+    """What the script may have its own word on, since nobody gave one here."""
+    context = click.get_current_context(silent=True)
+    return tuple(
+        name
+        for name in ("threads_per_worker", "determinism")
+        if context and context.get_parameter_source(name) is ParameterSource.DEFAULT
     )
 
 

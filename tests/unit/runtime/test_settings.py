@@ -10,7 +10,7 @@ from easyscale.runtime.settings import Arguments, alone, launched, read_argument
 NOTHING = Arguments()
 
 
-def worker(*, seed: int | None = None) -> WorkerSettings:
+def worker(*, seed: int | None = None, left_open: tuple[str, ...] = ()) -> WorkerSettings:
     return WorkerSettings(
         worker=WorkerId("n", "i", "cpu:0", 0),
         job_id="job",
@@ -20,6 +20,7 @@ def worker(*, seed: int | None = None) -> WorkerSettings:
         seed=seed,
         determinism=Determinism.SAME_KIND,
         threads_per_worker=1,
+        left_open=left_open,
         partials="host",
         snapshot_dir="runs",
         snapshot_every_steps=None,
@@ -39,6 +40,17 @@ def test_the_command_line_wins_and_each_overruled_argument_is_one_line() -> None
         "logical_workers = 16 from the command line; init(logical_workers=8) is not used",
         "seed = 5 from the command line; init(seed=3) is not used",
     ]
+
+
+def test_what_the_launch_left_open_is_refused_where_the_script_says_otherwise() -> None:
+    told = worker(left_open=("threads_per_worker", "determinism"))
+    same = Arguments(threads_per_worker=1, determinism=Determinism.SAME_KIND)
+    assert launched(same, told, {}, pytest.fail).threads_per_worker == 1
+    with pytest.raises(ScriptError, match=r"init\(threads_per_worker=2\)") as caught:
+        launched(Arguments(threads_per_worker=2), told, {}, pytest.fail)
+    assert "--threads-per-worker 2" in caught.value.hint
+    with pytest.raises(ScriptError, match="has same-kind"):
+        launched(Arguments(determinism=Determinism.HETEROGENEOUS), told, {}, pytest.fail)
 
 
 def test_what_a_variable_named_is_said_to_come_from_it() -> None:

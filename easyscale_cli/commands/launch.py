@@ -101,6 +101,10 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--signals-to-handle", help="Signals that end the job here.")
 @option("--takeover-after", type=SecondsOrNever(), default="60", show_default=True)
 @option("--allow-code-change", is_flag=True, help="Let in other code than the job began with.")
+@option("--slow-from", type=click.FloatRange(min=1.01), help="Times its kind's median [1.2].")
+@option("--slow-steps", type=click.IntRange(min=1), help="For so many steps [5].")
+@option("--least-gain", type=click.FloatRange(0.0, 1.0), help="Of a move, as a share [0.05].")
+@option("--pays-within", type=click.IntRange(min=1), help="Steps that a move may take [200].")
 @option("--standby", is_flag=True, help="Keep one started process more for a joiner.")
 @option("--preload", default="", help="Modules to import once per node, before the fork.")
 @option("--snapshot-every", type=SnapshotPeriodType(), help="Steps, or seconds as 300s [300s].")
@@ -305,6 +309,7 @@ def _read_elastic(
         snapshot_every_s=period.seconds,
         snapshot_keep=asked["snapshot_keep"],
         log_dir=asked["log_dir"] or str(run_dir / "logs"),
+        balance=_balance(asked),
         metrics_port=asked["metrics_port"],
         timeouts=Timeouts(meeting_timeout_s=conf.join_timeout_s),
     )
@@ -387,6 +392,12 @@ def check_script(script: str) -> None:
         f"{script}: {place}",
         hint=f"{path.parent / near}" if near else "give the path from here, or -m MODULE",
     )
+
+
+def _balance(asked: Mapping[str, Any]) -> Balance:
+    """When ranks move between slots, where the person says so."""
+    names = ("slow_from", "slow_steps", "least_gain", "pays_within")
+    return Balance(**{name: asked[name] for name in names if asked[name] is not None})
 
 
 def _devices(asked: Mapping[str, Any]) -> str:

@@ -50,6 +50,28 @@ ENDS: Mapping[str, tuple[tuple[Note, ...], tuple[Example, ...]]] = {
         (
             _example("Who computes what", "easyscale plan resnet50"),
             _example("And why not otherwise", "easyscale plan resnet50 --explain"),
+            _example(
+                "What slots would do that do not exist",
+                "easyscale plan --slots fast:2@4.0,slow:1@1.0 --logical-workers 16",
+            ),
+        ),
+    ),
+    "easyscale profile": (
+        (_CODES,),
+        (
+            _example("What each number of slots brings", "easyscale profile resnet50"),
+            _example(
+                "The same as a picture, 50 steps a size",
+                "easyscale profile resnet50 --steps 50 --png curve.png",
+            ),
+            _example("What was measured last", "easyscale profile resnet50 --show"),
+        ),
+    ),
+    "easyscale migrate": (
+        (_CODES,),
+        (
+            _example("From one node to another", "easyscale migrate resnet50 gpu-4 gpu-7"),
+            _example("One slot", "easyscale migrate resnet50 gpu-4/cuda:0 gpu-7/cuda:2"),
         ),
     ),
     "easyscale events": (

@@ -112,6 +112,15 @@ LAUNCH_PAGE = Page(
                     "--allow-code-change",
                     "go on, or join, with another script than the job began with",
                 ),
+                Entry(
+                    "--slow-from TIMES, --slow-steps N",
+                    "a slot is slow from this multiple of its kind's median on, for N steps "
+                    "[1.2, 5]",
+                ),
+                Entry(
+                    "--least-gain SHARE, --pays-within STEPS",
+                    "ranks move for a step so much shorter that pays within these [0.05, 200]",
+                ),
                 Entry("--standby", "keep one started process more for a joiner"),
                 Entry("--preload MODULES", "import once per node, before the fork"),
                 Entry(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.etcd import Server
 from tests.support.processes import Run, launched, run_easyscale, started
 
 SCRIPT = Path(__file__).parent / "scripts" / "uneven.py"
@@ -106,3 +107,24 @@ def test_ranks_follow_the_speed_of_a_slot_down_and_up_again(tmp_path: Path, dige
         assert run.wait() == 0, run.report()
         assert digest_in(run) == digest
         assert "lost" not in kinds_of(run)
+
+
+def test_what_a_node_holds_moves_to_another_and_the_node_is_free(
+    tmp_path: Path, digest: str, etcd: Server
+) -> None:
+    job, where = f"moved-{os.getpid()}", ("--etcd", str(etcd.endpoint))
+    pace(tmp_path, PACE_S / 2, "cpu:0")
+    with (
+        training(job, tmp_path, "a", 1, *where) as a,
+        training(job, tmp_path, "b", 1, *where) as b,
+    ):
+        a.wait_for("event=(started|joined)")
+        b.wait_for("event=(started|joined)")
+        moved = run_easyscale("migrate", job, "a", "b", *where)
+        assert moved.code == 0, moved.stdout + moved.stderr
+        assert "Migrated" in moved.stdout
+        assert a.wait() == 0, a.report()
+        b.wait_for("event=migrated .*a/cpu:0 → b/cpu:0")
+        pace(tmp_path, 0.0, "cpu:0")
+        assert b.wait() == 0, b.report()
+        assert digest_in(b) == digest

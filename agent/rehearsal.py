@@ -109,14 +109,15 @@ Told = Callable[[int], None]
 
 
 class Hosts:
-    """The zygotes of all runs: torch is imported twice, not once a worker."""
+    """The zygotes of all runs: torch is imported once in each, not once a worker."""
 
-    def __init__(self, settings: RehearsalSettings) -> None:
+    def __init__(self, settings: RehearsalSettings, *, names: tuple[str, ...] = HOSTS) -> None:
         self.settings = settings
+        self.names = names
         self.inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._supervisors = {
             host: Supervisor(self._supervisor_settings(host, number), self.inbox.put, _discard)
-            for number, host in enumerate(HOSTS, start=1)
+            for number, host in enumerate(names, start=1)
         }
 
     def start(self) -> None:
@@ -141,7 +142,7 @@ class Hosts:
                 log_file=log_dir / host / "zygote.log",
                 threads_per_worker=settings.threads_per_worker,
                 determinism=settings.determinism,
-                workers=len(HOSTS) * 8,
+                workers=len(self.names) * 8,
                 preload=settings.preload,
             ),
         )
@@ -286,7 +287,8 @@ class Rehearsal:
 
     def _worker_id(self, number: int) -> WorkerId:
         slots = self._settings.slots
-        host = HOSTS[(number + self._scene.on_other_host) % len(HOSTS)]
+        names = self._hosts.names
+        host = names[(number + self._scene.on_other_host) % len(names)]
         self._spawned += 1
         slot = slots[number % len(slots)].name
         return WorkerId(host, f"run-{self._number}", slot, 1000 * self._number + self._spawned)
@@ -428,9 +430,9 @@ def _nobody(step: int) -> None:
 
 
 @contextmanager
-def opened(settings: RehearsalSettings) -> Iterator[Hosts]:
+def opened(settings: RehearsalSettings, *, names: tuple[str, ...] = HOSTS) -> Iterator[Hosts]:
     """The hosts of a comparison; all their processes are gone afterwards."""
-    hosts = Hosts(settings)
+    hosts = Hosts(settings, names=names)
     try:
         hosts.start()
         yield hosts

@@ -6,7 +6,6 @@ which the zygote asks for first of all, belongs to the thread that started it.
 
 import contextlib
 import os
-import platform
 import signal
 import socket
 import subprocess
@@ -17,19 +16,12 @@ from pathlib import Path
 import msgspec
 
 from easyscale.agent.log_files import open_private
+from easyscale.baseline import baseline
 from easyscale.messages import ForkRequest, FromZygote
 from easyscale.model import Determinism
 
 _DECODER = msgspec.json.Decoder(FromZygote)
 _TAIL_BYTES = 4096
-#: The instruction sets of D2: a baseline that every server of that architecture has.
-CPU_BASELINE: Mapping[str, Mapping[str, str]] = {
-    "x86_64": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_CBWR": "AVX2",
-    },
-}
 
 
 class ZygoteSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +60,7 @@ def zygote_environment(settings: ZygoteSettings) -> dict[str, str]:
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
     if settings.determinism is Determinism.HETEROGENEOUS:
-        environment |= CPU_BASELINE.get(platform.machine(), {})
+        environment |= baseline()
     return environment
 
 

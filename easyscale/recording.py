@@ -12,6 +12,9 @@ import msgspec
 
 from easyscale.errors import FormatError
 
+#: In the place of a step and a rank: what the script does before the first of them.
+BEFORE_STEPS = (-1, -1)
+
 #: Ends the names of the files with the entries.
 SUFFIX = ".record"
 
@@ -63,7 +66,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     fixed_clock: bool = False
     #: Generators that the script starts from the machine's entropy start from a number.
     fixed_entropy: bool = False
-    #: Writes down the operators of this micro-step.
+    #: Writes down the operators of this micro-step; BEFORE_STEPS: from `init` to the first one.
     operators_of: tuple[int, int] | None = None
 
 
@@ -97,6 +100,8 @@ class MicroStep(Entry, frozen=True, kw_only=True, tag=True):
     gradients: dict[str, str]
     #: What has changed since this process last looked, as `kind value`; "" for what is gone.
     outside: dict[str, str]
+    #: From the batch in the script's hands to the next one that it asked for.
+    seconds: float = 0.0
 
 
 class Reduced(Entry, frozen=True, kw_only=True, tag=True):

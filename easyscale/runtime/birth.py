@@ -15,7 +15,9 @@ from collections.abc import Callable
 
 import torch
 
+from easyscale.baseline import baseline
 from easyscale.messages import STACKS_SIGNAL, ForkRequest
+from easyscale.model import Determinism
 from easyscale.pulse import Pulse
 from easyscale.runtime import kinship, script, session
 
@@ -96,6 +98,9 @@ def _take_streams(stdout: int, stderr: int) -> None:
 def _take_environment(request: ForkRequest) -> None:
     worker = request.settings.worker
     os.environ.update(request.environment)
+    if request.settings.determinism is Determinism.HETEROGENEOUS:
+        # Some libraries look at their first call only: the person's own word would stand by then.
+        os.environ.update(baseline())
     os.environ.update(
         EASYSCALE_JOB_ID=request.settings.job_id,
         EASYSCALE_LOGICAL_WORKERS=str(request.settings.logical_workers),

@@ -6,20 +6,13 @@ are pinned; D2 = also independent of the kind of CPU, which must be pinned befor
 """
 
 import os
-import platform
-from collections.abc import Mapping
+import shlex
 
 import torch
 
+from easyscale.baseline import baseline
 from easyscale.errors import ScriptError
 from easyscale.model import Determinism
-
-#: A baseline that every x86-64 server has; one value, since the agents have not met yet.
-CPU_BASELINE: Mapping[str, str] = {
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "MKL_CBWR": "AVX2",
-}
 
 
 def switch_on(determinism: Determinism, *, threads: int) -> None:
@@ -45,9 +38,9 @@ def pin_threads(threads: int) -> None:
 
 
 def _require_baseline() -> None:
-    missing = {name: value for name, value in CPU_BASELINE.items() if os.environ.get(name) != value}
-    if missing and platform.machine() in {"x86_64", "AMD64"}:
-        pins = " ".join(f"{name}={value}" for name, value in missing.items())
+    missing = {name: value for name, value in baseline().items() if os.environ.get(name) != value}
+    if missing:
+        pins = " ".join(f"{name}={shlex.quote(value)}" for name, value in missing.items())
         raise ScriptError(
             "determinism 'heterogeneous' pins the instruction set before torch is imported; "
             f"{', '.join(missing)} is not set to it",

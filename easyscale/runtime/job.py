@@ -147,6 +147,8 @@ class Job:
         refuse_arguments(of_torch)
         checked = checked_dataset(dataset)
         settings = self._training.settings
+        if self._training.recorder is not None:
+            num_workers = self._training.recorder.loader_workers(num_workers)
         order = SampleOrder(
             len(dataset),  # type: ignore[arg-type]  # checked_dataset has seen __len__
             ranks=settings.logical_workers,
@@ -193,7 +195,12 @@ class Job:
             raise
         finally:
             training.epoch_open = False
+        if training.recorder is None:
+            self._team.end()
+            return
+        training.recorder.boundary(training.place.step)
         self._team.end()
+        raise SystemExit(0)  # as in the loader: what follows would leave files behind
 
     def state(self, **defaults: Any) -> UserState:  # noqa: ANN401 - checked by plain_value
         """Plain values that survive; a restored value wins over the default given here."""
@@ -238,6 +245,12 @@ def _launched(arguments: Arguments, session: Session) -> Job:
             kind=_kind(device, settings.threads_per_worker),
         )
     )
+    if worker.recording is not None:
+        from easyscale.runtime.recorder import Recorder  # noqa: PLC0415 - most workers have none
+
+        training.recorder = Recorder(
+            worker.recording, session=session, registry=lambda: training.things
+        )
     return Job(training, Together(training, session))
 
 

@@ -6,21 +6,28 @@ libraries to a baseline, only what is left counts.
 
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+from easyscale.baseline import chosen, is_pinned
+
 #: The instruction sets that CPU libraries choose their kernels by, oldest first.
 _DISPATCHED = ("avx2", "fma", "avx512f", "avx512vnni", "avx512bf16", "avx512fp16", "amxbf16")
-#: Set before torch is imported where bits must not depend on the kind of the processor.
-_PIN = "ATEN_CPU_CAPABILITY"
 
 
 def cpu_kind(*, threads: int) -> str:
     """Name the kind of this host's CPU slots with that many threads a worker."""
     capability = torch.backends.cpu.get_cpu_capability().lower()
-    processor = "baseline" if os.environ.get(_PIN) else _processor()
+    processor = "baseline" if is_pinned(os.environ) else _as_told(_processor(), os.environ)
     return f"cpu {capability} {processor} torch-{torch.__version__} threads-{threads}"
+
+
+def _as_told(processor: str, environment: Mapping[str, str]) -> str:
+    """A library that was told which kernels to take is of another kind than one that chooses."""
+    told = (f"{name}={value.replace(' ', ',')}" for name, value in chosen(environment).items())
+    return "+".join((processor, *told))
 
 
 def _processor() -> str:

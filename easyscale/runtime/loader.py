@@ -62,6 +62,9 @@ class Loader:
         epoch = training.place.epoch
         for index in range(training.place.index, order.steps):
             training.close_step()
+            if training.recorder is not None and training.recorder.boundary(training.place.step):
+                self._team.end()
+                raise SystemExit(0)  # a compared run has no need of what the script does later
             refuse_process_group()
             self._team.boundary()
             opened = training.open_step(began_at)

@@ -18,6 +18,7 @@ import torch
 from easyscale.errors import EasyScaleError
 from easyscale.pulse import Phase
 from easyscale.recording import (
+    BEFORE_STEPS,
     SUFFIX,
     Began,
     Boundary,
@@ -76,10 +77,13 @@ class Recorder:
         self._micro_step: MicroStep | None = None
         self._kept_stages: set[Stage] = set()
         self._kept_bytes = 0
+        self._began_s = 0.0
         self._operators: OperatorLog | None = None
         script = getattr(sys.modules["__main__"], "__file__", None) or ""
         self._script_folder = Path(script).absolute().parent
         self._write(Began(worker=str(worker), script=script))
+        if settings.operators_of == BEFORE_STEPS:
+            self._log_operators()
 
     # --- what the loop calls ---------------------------------------------------------------------
 
@@ -92,6 +96,7 @@ class Recorder:
 
     def begin(self, step: int, rank: int, batch: object) -> None:
         """A micro-step is about to run: its batch is here, its streams are seeded."""
+        self._stop_operators()
         if self._outside is None:
             self._outside = Outside(self._registry(), self._script_folder)
         found = self._outside.look(sys._getframe(2))  # noqa: SLF001 - the caller's caller
@@ -113,15 +118,14 @@ class Recorder:
         self._keep_unequal_outside(step, rank, texts, tensors)
         self._keep_wanted(Stage.BATCH, step, rank, batches)
         self._keep_wanted(Stage.OUTSIDE, step, rank, tensors)
+        self._began_s = time.monotonic()
         if self._settings.operators_of == (step, rank):
-            self._operators = OperatorLog(self._script_folder, self._write)
-            self._operators.__enter__()  # type: ignore[no-untyped-call]
+            self._log_operators()
 
     def end(self, reports: Mapping[str, str]) -> None:
         """The micro-step that has begun is done; its gradients lie where autograd left them."""
-        if self._operators is not None:
-            self._operators.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            self._operators = None
+        seconds = time.monotonic() - self._began_s
+        self._stop_operators()
         begun, self._micro_step = self._micro_step, None
         assert begun is not None
         gradients = self._gradients()
@@ -142,6 +146,7 @@ class Recorder:
                 reports=dict(reports),
                 gradients=digests,
                 outside=begun.outside,
+                seconds=seconds,
             )
         )
 
@@ -178,6 +183,17 @@ class Recorder:
             return True
         self._pass_gate(step)
         return False
+
+    # --- operators -------------------------------------------------------------------------------
+
+    def _log_operators(self) -> None:
+        self._operators = OperatorLog(self._script_folder, self._write)
+        self._operators.__enter__()  # type: ignore[no-untyped-call]
+
+    def _stop_operators(self) -> None:
+        if self._operators is not None:
+            self._operators.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._operators = None
 
     # --- how -------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from easyscale_cli.options import look_options, option, store_options
 from easyscale_cli.output import Output
 from easyscale_cli.views.doctor import doctor_json, doctor_lines
 from easyscale_cli.views.help import PageCommand
+from easyscale_cli.views.layout import line
 
 _CALL_TIMEOUT_S = 2.0
 _PROBES = 20
@@ -49,6 +50,17 @@ _BY_PROCESS = frozenset({"init_process_group", "DistributedDataParallel", "Distr
     metavar="SECONDS",
     help="How long the other nodes are waited for [60].",
 )
+@click.option(
+    "--bits",
+    is_flag=True,
+    help="Also train SCRIPT a few steps: does it keep its bits at D0, D1 and D2?",
+)
+@option(
+    "--logical-workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="For --bits [what the script passes to init].",
+)
 @option("--node-name", default="", metavar="NAME", help="This node [host name].")
 @option("--snapshot-dir", default="runs", metavar="DIR", help="Where snapshots would go [runs].")
 @store_options
@@ -56,14 +68,19 @@ _BY_PROCESS = frozenset({"init_process_group", "DistributedDataParallel", "Distr
 def command(script: str | None, *, nodes: int, wait_s: float, **asked: Any) -> int:
     """Say whether a job could run here: etcd, clocks, ports, devices, torch, limits, folders.
 
-    With SCRIPT, also in which mode it would start. A warning costs speed or safety, a fault stops
-    a job; every line that is not good says what to do.
+    With SCRIPT, also in which mode it would start; with --bits, whether it keeps its bits on the
+    devices here, what D2 costs, and which operator differs first between kinds of devices. A
+    warning costs speed or safety, a fault stops a job; every line that is not good says what to do.
     """
     output = Output(asked)
     with output.answering():
         if nodes > 1 and not asked["etcd"]:
             raise UsageError(f"{nodes} nodes meet in an etcd", hint="--etcd HOST:2379")
+        if asked["bits"] and script is None:
+            raise UsageError("--bits trains a script", hint="easyscale doctor --bits SCRIPT")
         checks = judge(*_examine(nodes, wait_s, asked, output), _script_facts(script))
+        if asked["bits"] and script is not None:
+            checks += _bits(script, asked["logical_workers"], output)
         if output.as_json:
             output.say(doctor_json(checks))
         else:
@@ -164,6 +181,23 @@ def _store_facts(store: Store, settings: EtcdSettings, node: str) -> StoreFacts:
         put_s=statistics.median(times),
         slowest_put_s=max(times),
     )
+
+
+def _bits(script: str, n: int | None, output: Output) -> tuple[Check, ...]:
+    """Train it on every kind of device at hand; takes a minute."""
+    from easyscale.agent.bits import examine
+    from easyscale_cli.rehearsing import DEFAULTS, logical_workers_of, rehearsal, target_of
+
+    target = target_of(script, ())
+    n = n or logical_workers_of(script, command="doctor --bits")
+
+    def tell(what: str) -> None:
+        output.show_live(line(f"training {target.name}: {what}"))
+
+    with rehearsal(target, n, asked=DEFAULTS) as settings:
+        checks = examine(settings, tell)
+    output.end_live()
+    return checks
 
 
 def _script_facts(script: str | None) -> ScriptFacts | None:

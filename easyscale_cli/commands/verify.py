@@ -1,24 +1,18 @@
 """`easyscale verify`: train a script a few steps in every layout and compare every bit."""
 
-import ast
-import os
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import click
 import msgspec
 
 from easyscale.agent.verified import RunRow, Verdict, Verified
-from easyscale.errors import ExitCode, UsageError
+from easyscale.errors import ExitCode
 from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism
 from easyscale_cli.options import look_options, option
 from easyscale_cli.output import Output
+from easyscale_cli.rehearsing import logical_workers_of, rehearsal, target_of
 from easyscale_cli.views.help import PageCommand
 from easyscale_cli.views.layout import line
 from easyscale_cli.views.style import Line
@@ -73,8 +67,11 @@ def command(script: str, arguments: tuple[str, ...], **asked: Any) -> int:
     """
     output = Output(asked)
     with output.answering():
-        target = _target(script, arguments, is_module=asked["is_module"])
-        n = asked["logical_workers"] or _logical_workers_of(script, is_module=asked["is_module"])
+        is_module = asked["is_module"]
+        target = target_of(script, arguments, is_module=is_module)
+        n = asked["logical_workers"] or logical_workers_of(
+            script, command="verify", is_module=is_module
+        )
         verified = _verify(target, n, asked=asked, output=output)
         if output.as_json:
             output.say(verified_json(verified))
@@ -84,42 +81,20 @@ def command(script: str, arguments: tuple[str, ...], **asked: Any) -> int:
 
 
 def _verify(target: ScriptTarget, n: int, *, asked: dict[str, Any], output: Output) -> Verified:
-    from easyscale.agent.devices import find_slots
-    from easyscale.agent.rehearsal import RehearsalSettings, opened
-    from easyscale.agent.scratch import Mirror
+    from easyscale.agent.rehearsal import opened
     from easyscale.agent.verification import Verification, VerificationSettings, planned_rows
 
-    slots, notes = find_slots(
-        asked["devices"],
-        threads_per_worker=asked["threads_per_worker"],
-        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
-    )
-    del notes  # a run of so few steps may share its cores
-    what = VerificationSettings(
-        steps=asked["steps"], width=max(_WIDTH, len(slots)), keep_going=asked["keep_going"]
-    )
-    with _folder(asked["keep"]) as folder:
-        standing = folder / "standing"
-        Mirror().fill(standing, Path.cwd())
-        settings = RehearsalSettings(
-            script=target,
-            python=sys.executable,
-            environment=dict(os.environ),
-            working_directory=standing,
-            folder=folder,
-            logical_workers=n,
-            seed=asked["seed"],
-            determinism=Determinism(asked["determinism"]),
-            threads_per_worker=asked["threads_per_worker"],
-            partials=asked["partials"],
-            preload=tuple(filter(None, asked["preload"].split(","))),
-            slots=slots,
+    with rehearsal(target, n, asked=asked) as settings:
+        what = VerificationSettings(
+            steps=asked["steps"],
+            width=max(_WIDTH, len(settings.slots)),
+            keep_going=asked["keep_going"],
         )
         screen = _Screen(planned_rows(n, what), steps=what.steps, output=output)
         with opened(settings) as hosts:
             verified = Verification(hosts, what, screen.take).answer()
         screen.close()
-        kept = str(folder) if asked["keep"] else ""
+        kept = str(settings.folder) if asked["keep"] else ""
         return msgspec.structs.replace(verified, kept=kept)
 
 
@@ -163,54 +138,3 @@ class _Screen:
     def _lines(self) -> list[Line]:
         output = self._output
         return run_lines(self._rows, steps=self._steps, cells=output.cells, glyphs=output.glyphs)
-
-
-@contextmanager
-def _folder(keep: str | None) -> Iterator[Path]:
-    """A private folder; it goes with all that is in it, unless it was named."""
-    if keep is not None:
-        path = Path(keep).absolute()
-        if path.exists() and any(path.iterdir()):
-            raise UsageError(f"--keep {keep}: the folder is not empty", hint="a new folder")
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        yield path
-        return
-    made = Path(tempfile.mkdtemp(prefix="easyscale-verify-"))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _target(script: str, arguments: tuple[str, ...], *, is_module: bool) -> ScriptTarget:
-    from easyscale_cli.commands.launch import check_script
-
-    if is_module:
-        return ScriptTarget.of(script, is_module=True, arguments=arguments)
-    check_script(script)
-    return ScriptTarget.of(str(Path(script).absolute()), is_module=False, arguments=arguments)
-
-
-def _logical_workers_of(script: str, *, is_module: bool) -> int:
-    """What the script passes to `init`, where that is a number that stands there."""
-    found = None if is_module else _passed_to_init(Path(script))
-    if found is None:
-        raise UsageError(
-            "verify needs to know the job's logical workers: they decide its bits",
-            hint=f"easyscale verify --logical-workers 16 {script}",
-        )
-    return found
-
-
-def _passed_to_init(script: Path) -> int | None:
-    try:
-        tree = ast.parse(script.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("init")):
-            continue
-        for word in node.keywords:
-            if word.arg == "logical_workers" and isinstance(word.value, ast.Constant):
-                return word.value.value if type(word.value.value) is int else None
-    return None

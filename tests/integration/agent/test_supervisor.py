@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from easyscale.agent import events
-from easyscale.agent.zygote_link import CPU_BASELINE, ZygoteSettings, zygote_environment
+from easyscale.agent.zygote_link import ZygoteSettings, zygote_environment
+from easyscale.baseline import CPU_BASELINE
 from easyscale.model import Determinism
 from easyscale.reports import Stream
 from tests.integration.agent.conftest import Nursery, lives, wait_gone
@@ -265,12 +266,6 @@ def test_pins_are_set_before_torch_is_imported() -> None:
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["OPENBLAS_NUM_THREADS"] == "1"
     assert environment["RES_OPTIONS"] == "timeout:1 attempts:1"
-
-
-def test_the_runtime_asks_for_the_pins_that_the_agent_sets() -> None:
-    from easyscale.runtime import determinism
-
-    assert CPU_BASELINE["x86_64"] == determinism.CPU_BASELINE
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""What `verify` and `doctor --bits` run a script with, in a folder that is thrown away."""
+
+import ast
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from easyscale.agent.devices import find_slots
+from easyscale.agent.rehearsal import RehearsalSettings
+from easyscale.agent.scratch import Mirror
+from easyscale.errors import UsageError
+from easyscale.messages import ScriptTarget
+from easyscale.model import Determinism
+from easyscale_cli.commands.launch import check_script
+
+#: What a command that has no such options runs with.
+DEFAULTS: Mapping[str, Any] = {
+    "devices": "auto",
+    "seed": None,
+    "threads_per_worker": 1,
+    "determinism": "same-kind",
+    "partials": "device",
+    "preload": "",
+    "keep": None,
+}
+
+
+@contextmanager
+def rehearsal(
+    target: ScriptTarget, n: int, *, asked: Mapping[str, Any]
+) -> Iterator[RehearsalSettings]:
+    """Settings for runs of the script, in a private folder that ends with the block."""
+    slots, _ = find_slots(
+        asked["devices"],
+        threads_per_worker=asked["threads_per_worker"],
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+    with _folder(asked["keep"]) as folder:
+        standing = folder / "standing"
+        Mirror().fill(standing, Path.cwd())
+        yield RehearsalSettings(
+            script=target,
+            python=sys.executable,
+            environment=dict(os.environ),
+            working_directory=standing,
+            folder=folder,
+            logical_workers=n,
+            seed=asked["seed"],
+            determinism=Determinism(asked["determinism"]),
+            threads_per_worker=asked["threads_per_worker"],
+            partials=asked["partials"],
+            preload=tuple(filter(None, asked["preload"].split(","))),
+            slots=slots,
+        )
+
+
+@contextmanager
+def _folder(keep: str | None) -> Iterator[Path]:
+    """A private folder; it goes with all that is in it, unless it was named."""
+    if keep is not None:
+        path = Path(keep).absolute()
+        if path.exists() and any(path.iterdir()):
+            raise UsageError(f"--keep {keep}: the folder is not empty", hint="a new folder")
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        yield path
+        return
+    made = Path(tempfile.mkdtemp(prefix="easyscale-verify-"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def target_of(script: str, arguments: tuple[str, ...], *, is_module: bool = False) -> ScriptTarget:
+    """The script by its whole path, since its workers stand elsewhere."""
+    if is_module:
+        return ScriptTarget.of(script, is_module=True, arguments=arguments)
+    check_script(script)
+    return ScriptTarget.of(str(Path(script).absolute()), is_module=False, arguments=arguments)
+
+
+def logical_workers_of(script: str, *, command: str, is_module: bool = False) -> int:
+    """What the script passes to `init`, where that is a number that stands there."""
+    found = None if is_module else passed_to_init(Path(script))
+    if found is None:
+        raise UsageError(
+            f"{command} needs to know the job's logical workers: they decide its bits",
+            hint=f"easyscale {command} --logical-workers 16 {script}",
+        )
+    return found
+
+
+def passed_to_init(script: Path) -> int | None:
+    """`logical_workers` of the first call of an `init` in the script's text."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("init")):
+            continue
+        for word in node.keywords:
+            if word.arg == "logical_workers" and isinstance(word.value, ast.Constant):
+                return word.value.value if type(word.value.value) is int else None
+    return None

@@ -1,0 +1,101 @@
+"""Slots of two kinds of processor in one job: refused under D1, of one digest under D2.
+
+A second kind is played by what the libraries are told to use at most.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from easyscale.baseline import baseline
+from tests.support.etcd import Server
+from tests.support.nodes import Job, Node, Reference
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
+
+NATIVE = torch.backends.cpu.get_cpu_capability().lower()
+AVX2 = ("ATEN_CPU_CAPABILITY=avx2", "ONEDNN_MAX_CPU_ISA=AVX2", "MKL_CBWR=AVX2")
+SSE = ("ATEN_CPU_CAPABILITY=default", "ONEDNN_MAX_CPU_ISA=SSE41", "MKL_CBWR=COMPATIBLE")
+OTHERS = (
+    pytest.param(
+        AVX2,
+        id="avx2",
+        marks=pytest.mark.skipif(NATIVE != "avx512", reason=f"this processor has {NATIVE} at most"),
+    ),
+    pytest.param(SSE, id="sse"),
+)
+#: The agent with the refusal of other kinds taken out.
+MIXING = """
+import sys
+from easyscale.agent import gathering
+gathering.fits_kind = lambda slot, kind: True
+from easyscale_cli.main import run
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+def of_kind(*told: str, mixing: bool = False) -> tuple[str, ...]:
+    """What goes before a launch, so that its slots are of another kind."""
+    return ("env", *told, *((sys.executable, "-c", MIXING) if mixing else ()))
+
+
+def finished(job: Job, *nodes: Node) -> str:
+    """Let the job end; the digest that all its agents saw."""
+    job.hurry()
+    digests = {str(node.finish()["digest"]) for node in nodes}
+    assert len(digests) == 1, job.report()
+    return digests.pop()
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_under_d1_a_slot_of_another_kind_stays_standby_and_says_why(
+    tmp_path: Path, reference: Reference, etcd: Server, other: tuple[str, ...]
+) -> None:
+    with Job(tmp_path, reference, etcd=etcd) as job:
+        a = job.start("a")
+        a.sees("started")
+        b = job.start("b", within=of_kind(*other))
+        b.run.wait_for("stays standby: of kind cpu ")
+        said = next(note["reason"] for note in b.events("note") if "standby" in note["reason"])
+        assert other[0] in said
+        assert f"the job is of kind cpu {NATIVE} " in said
+        assert "--determinism heterogeneous mixes kinds" in said
+        assert finished(job, a, b) == reference.digest
+        assert len(job.pids()) == 1
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_with_the_refusal_taken_out_the_digest_differs(
+    tmp_path: Path, reference: Reference, etcd: Server, other: tuple[str, ...]
+) -> None:
+    """The negative control: were both kinds of equal bits, the refusal would prove nothing."""
+    with Job(tmp_path, reference, etcd=etcd) as job:
+        a = job.start("a", within=of_kind(mixing=True))
+        a.sees("started")
+        job.start("b", within=of_kind(*other, mixing=True)).joins()
+        job.goes_on(2)
+        assert finished(job, *job.nodes) != reference.digest
+
+
+@pytest.mark.skipif(not baseline(), reason="this architecture has no pinned baseline")
+@pytest.mark.parametrize("other", OTHERS)
+def test_under_d2_both_kinds_train_and_give_the_digest_of_either_alone(
+    tmp_path: Path, etcd: Server, monkeypatch: pytest.MonkeyPatch, other: tuple[str, ...]
+) -> None:
+    with monkeypatch.context() as pinned:
+        for name, value in baseline().items():
+            pinned.setitem(os.environ, name, value)
+        pinned.setitem(os.environ, "EASYSCALE_DETERMINISM", "heterogeneous")
+        alone = Reference.take(tmp_path / "alone", epochs=2)
+    options = ("--determinism", "heterogeneous")
+    with Job(tmp_path / "mixed", alone, etcd=etcd, options=options) as job:
+        a = job.start("a")
+        a.sees("started")
+        job.start("b", within=of_kind(*other)).joins()
+        job.trains_on(2)
+        assert finished(job, *job.nodes) == alone.digest
+    with Job(tmp_path / "other", alone, options=options, pace_s=0) as job:
+        assert finished(job, job.start("b", within=of_kind(*other))) == alone.digest

@@ -200,13 +200,14 @@ class Crew:
                 error_file=_read(worker.output.error_file),
                 stderr=worker.output.last_stderr(),
                 read_line=linecache.getline,
+                folder=self._settings.working_directory,
             ),
             rank=worker.rank,
             node=self._settings.node_name,
             pid=worker.pid,
             code=code if code > 0 else None,
             number=-code if code < 0 else None,
-            log=str(log) if log else "",
+            log=witness.from_folder(str(log), self._settings.working_directory) if log else "",
             error_file=str(worker.output.error_file),
         )
 

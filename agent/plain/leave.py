@@ -61,7 +61,7 @@ def all_ended(turn: Turn) -> None:
         round=state.round.number, incarnation=state.incarnation, state=said, fault=fault
     )
     # RUNNING or STOPPING -> MEETING: what follows is the leader's to say.
-    turn.set(phase=Phase.MEETING)
+    turn.set(phase=Phase.MEETING, told_waiting_s=turn.now.s)
     turn.do(actions.Publish(report=report))
     turn.because(f"all workers of round {state.round.number} have ended: {said}")
 
@@ -70,8 +70,6 @@ def _tell_failure(turn: Turn) -> None:
     state = turn.state
     fault = first_own_fault(state.faults)
     assert fault is not None
-    assert state.round is not None
-    limit = state.settings.max_restarts
     turn.tell(
         EventKind.LOST,
         fault.headline,
@@ -80,8 +78,6 @@ def _tell_failure(turn: Turn) -> None:
         exit_code=fault.exit_code,
         signal=signal_name(fault.signal) if fault.signal is not None else None,
         ranks=(fault.rank,),
-        restarts=state.round.restarts if limit else None,
-        restarts_limit=limit or None,
     )
 
 

@@ -98,7 +98,8 @@ def deadline(state: State) -> float | None:
 
 
 def _meet(turn: Turn, event: events.Met) -> None:
-    turn.set(met=True, quiet_since_s=turn.now.s, short_since_s=turn.now.s)
+    now = turn.now.s
+    turn.set(met=True, quiet_since_s=now, short_since_s=now, told_waiting_s=now)
     state = turn.state
     if state.settings.meets:
         turn.tell(

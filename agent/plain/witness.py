@@ -55,6 +55,8 @@ class Evidence(NamedTuple):
     error_file: bytes
     stderr: str
     read_line: Callable[[str, int], str]
+    #: Where the person stands: files below it are told from there.
+    folder: str = ""
 
 
 def fault_of(
@@ -88,7 +90,7 @@ def fault_of(
     return msgspec.structs.replace(
         fault,
         is_hopeless=raised.type in _HOPELESS and bool(raised.frames),
-        **_place(raised, evidence.read_line),
+        **_place(raised, evidence),
     )
 
 
@@ -158,7 +160,7 @@ def _headline(
     return f"exit {code}, no traceback{words}"
 
 
-def _place(raised: Raised, read_line: Callable[[str, int], str]) -> dict[str, Any]:
+def _place(raised: Raised, evidence: Evidence) -> dict[str, Any]:
     """The innermost frame in the person's own files, as the fields of a fault."""
     own = [frame for frame in raised.frames if _is_own(frame.file)]
     if not own:
@@ -166,15 +168,22 @@ def _place(raised: Raised, read_line: Callable[[str, int], str]) -> dict[str, An
     here = own[-1]
     caller = own[-2] if len(own) > 1 else None
     first = max(1, here.line - _EXCERPT_LINES + 1)
-    lines = ((number, read_line(here.file, number)) for number in range(first, here.line + 1))
+    lines = (
+        (number, evidence.read_line(here.file, number)) for number in range(first, here.line + 1)
+    )
     return {
-        "file": here.file,
+        "file": from_folder(here.file, evidence.folder),
         "line": here.line,
         "function": "" if here.function == "<module>" else here.function,
-        "caller": f"{caller.file}:{caller.line}" if caller else "",
+        "caller": f"{from_folder(caller.file, evidence.folder)}:{caller.line}" if caller else "",
         "excerpt": tuple((number, text.rstrip("\n")) for number, text in lines if text),
         "hidden_frames": len(raised.frames) - len(own),
     }
+
+
+def from_folder(path: str, folder: str) -> str:
+    """A path as it is written from a folder above it."""
+    return path.removeprefix(f"{folder}/") if folder else path
 
 
 def _is_own(filename: str) -> bool:

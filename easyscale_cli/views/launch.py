@@ -173,6 +173,7 @@ def _started(told: _Told) -> list[str]:
         + ("" if took_s is None else f" in {numbers.took(took_s)}"),
         told.generation,
         f"{sum(split):,} = {shares}" if split else "",
+        f"restart {restarts:,}" if (restarts := told.whole("restarts")) else "",
     ]
 
 

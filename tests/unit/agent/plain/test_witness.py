@@ -48,6 +48,13 @@ def test_a_traceback_on_stderr_gives_the_innermost_own_line() -> None:
     assert not found.is_hopeless
 
 
+def test_files_below_the_persons_folder_are_told_from_there() -> None:
+    evidence = Evidence(b"", TRACE, source, folder="/home/me")
+    found = fault_of(evidence, rank=0, node="a", pid=1, code=1, number=None, log="", error_file="")
+    assert (found.file, found.caller) == ("train.py", "train.py:30")
+    assert found.excerpt
+
+
 def test_what_record_wrote_goes_before_what_was_printed() -> None:
     stack = TRACE.replace("ValueError: target 11", "KeyError: 'x'")
     content = {

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from easyscale.agent.dialogue import AgentRefused, AgentSilent
+from easyscale.agent.dialogue import AgentSilent
 from easyscale.errors import EasyScaleError, StoreError
 from easyscale.job_status import Closing, Glance, StoreFacts
-from easyscale_cli.connection import AgentEnded, Job
+from easyscale_cli.connection import Job
 from easyscale_cli.log_reading import AgentShelf, last_lines
 from easyscale_cli.views.watching import Shown, Sight
 
@@ -126,9 +126,7 @@ class Looker:
                 node, slot = selected
                 lines = last_lines(self._shelf, node=node, slot=slot, most=_LOG_LINES)
                 return Sight(status=sight.status, log=lines)
-        except AgentEnded:
-            raise
-        except (AgentSilent, AgentRefused, StoreError, EasyScaleError) as error:
+        except EasyScaleError as error:  # of this page alone: the status says whether it ended
             return Sight(status=sight.status, note=error.message)
         return sight
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from easyscale.agent import closing, news, reaching, records, respawns
+from easyscale.agent import closing, limits, news, reaching, records, respawns
 from easyscale.agent.actions import Fork, StartZygote, StopWorker, Tell, Write
 from easyscale.agent.cause import failure_of, how_it_ended
 from easyscale.agent.events import ForkFailed, WorkerExited, WorkerForked, ZygoteLost
@@ -316,8 +316,9 @@ def _ending(turn: Turn, worker: OwnWorker, event: WorkerExited) -> Ending:
     failure = None
     if not blameless:
         failure = failure_of(worker, event, settings=turn.state.settings)
+    how = worker.stopped if blameless and worker.stopped else how_it_ended(worker, event)
     return Ending(
-        how=worker.stopped if blameless and worker.stopped else how_it_ended(worker, event),
+        how=how + limits.what_fits(failure, len(worker.ranks)),
         exit_code=event.exit_code,
         signal=event.signal,
         pid=event.pid,

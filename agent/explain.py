@@ -3,7 +3,7 @@
 Pure; the same sums serve slots that run and slots that somebody thinks of.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -296,8 +296,7 @@ def _without(book: Book, slow: Row | None) -> Alternative | None:
 def _more(book: Book) -> Alternative | None:
     """The best proposal."""
     usual = _usual(book)
-    slots = Counter(row.kind for row in book.rows)
-    kinds = [proposals.Kind(kind, usual[kind], slots[kind]) for kind in sorted(slots)]
+    kinds = proposals.kinds_of((row.kind, row.micro_step) for row in book.rows)
     offer = next(
         iter(proposals.propose(kinds, book.logical_workers, present_step=book.work, top=1)), None
     )

@@ -3,8 +3,7 @@
 Records change seldom, and only the leader writes them, under its token; no decision waits for one.
 """
 
-from collections import defaultdict
-from statistics import median
+from collections import Counter
 
 import msgspec
 
@@ -99,11 +98,8 @@ def _proposals(state: State, base: Commit) -> ProposalsRecord | None:
     if spec is None or not members or not profile.are_measured(members):
         return None
     times = profile.micro_steps(members, state.memory.doubts)
-    by_kind: dict[str, list[int]] = defaultdict(list)
-    for slot in members:
-        if slot.worker is not None:
-            by_kind[slot.kind].append(times[slot.worker])
-    held = {kind: len(each) for kind, each in sorted(by_kind.items())}
+    kinds = proposals.kinds_of((slot.kind, times[slot.worker]) for slot in members if slot.worker)
+    held = dict(sorted(Counter(slot.kind for slot in members).items()))
     present = drafts.ranks_of(base)
     step = step_of(Place(worker, times[worker], present[worker]) for worker in times)
     step_s = profile.seconds(step)
@@ -111,10 +107,6 @@ def _proposals(state: State, base: Commit) -> ProposalsRecord | None:
     is_of_it = known is not None and known.generation == base.generation and known.slots == held
     if known is not None and is_of_it and abs(known.step_s / step_s - 1) <= _STEP_CHANGE:
         return None
-    kinds = [
-        proposals.Kind(kind, max(1, int(median(each))), len(each))
-        for kind, each in sorted(by_kind.items())
-    ]
     offers = proposals.propose(kinds, spec.logical_workers, present_step=step)
     return ProposalsRecord(
         generation=base.generation,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from easyscale.agent import words
 from easyscale.model import LogicalRank, SlotRecord, WorkerFailure, WorkerId
 from easyscale.rendezvous.view import JobView
 
@@ -40,6 +41,15 @@ def fits_after_running_out(view: JobView) -> dict[str, int]:
         for worker in view.gone_order
         if (failure := view.gone[worker].failure) is not None and is_out_of_memory(failure)
     }
+
+
+def what_fits(failure: WorkerFailure | None, held: int) -> str:
+    """Behind how a worker ended: that memory ran out, and what its slot is given from then on."""
+    if failure is None or not is_out_of_memory(failure):
+        return ""
+    fits = held // 2
+    planned = f"at most {words.count(fits, 'logical rank')} from now on" if fits else "none fits"
+    return f": out of memory with {words.count(held, 'logical rank')}; {planned}"
 
 
 def is_out_of_memory(failure: WorkerFailure) -> bool:

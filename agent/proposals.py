@@ -4,13 +4,17 @@ For each kind the best increment, scored by the gain for each slot; at most a do
 that wastes more than 30 % (EasyScale, section 3).
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from statistics import median_low
 
 MOST_WASTE = Fraction(30, 100)
 #: So many proposals are made.
 TOP = 3
+#: A slot this many times slower or faster than the median of its kind is not like it.
+_ODD = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,8 @@ class Kind:
     name: str
     micro_step: int
     slots: int
+    #: More of it could be had; not of slots that are slower, or faster, than their kind.
+    grows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,20 @@ class Offer:
     score: Fraction
     step: int
     waste: Fraction
+
+
+def kinds_of(slots: Iterable[tuple[str, int]]) -> list[Kind]:
+    """The kinds of these slots, given as (kind, micro-step): usual ones as one, others apart."""
+    by_kind: dict[str, list[int]] = defaultdict(list)
+    for name, micro_step in slots:
+        by_kind[name].append(micro_step)
+    kinds = []
+    for name, times in sorted(by_kind.items()):
+        usual = median_low(times)
+        odd = Counter(t for t in times if max(t, usual) > _ODD * min(t, usual))
+        kinds.append(Kind(name, usual, len(times) - odd.total()))
+        kinds += [Kind(f"{name} at {t}", t, n, grows=False) for t, n in sorted(odd.items())]
+    return kinds
 
 
 def propose(
@@ -46,7 +66,11 @@ def propose(
         return ()
     held = {kind.name: kind.slots for kind in kinds}
     now = present_step or _least_step(kinds, held, logical_workers)
-    offers = (_best(kind, kinds, held, logical_workers, now=now, most=total) for kind in kinds)
+    offers = (
+        _best(kind, kinds, held, logical_workers, now=now, most=total)
+        for kind in kinds
+        if kind.grows
+    )
     found = [offer for offer in offers if offer is not None]
     return tuple(sorted(found, key=lambda offer: (-offer.score, -offer.slots))[:top])
 

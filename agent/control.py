@@ -30,7 +30,7 @@ from easyscale.agent.dialogue import (
     answer_to,
     question,
 )
-from easyscale.errors import UsageError
+from easyscale.errors import EasyScaleError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,14 @@ def run_folder(environment: Mapping[str, str]) -> Path:
         f"{candidates[-1]} is too long a path for a socket, which holds {MAX_PATH_BYTES} bytes",
         hint="set TMPDIR to a shorter path",
     )
+
+
+def swept_folder(environment: Mapping[str, str]) -> Path | None:
+    """Where a killed agent leaves its socket; None where there is no place for one."""
+    try:
+        return run_folder(environment)
+    except (EasyScaleError, OSError):
+        return None
 
 
 def _private(folder: Path) -> Path:

@@ -22,6 +22,7 @@ import msgspec
 from easyscale.agent import actions, events, machine, surroundings
 from easyscale.agent.chronicle import Chronicle
 from easyscale.agent.code_check import CodeCheck
+from easyscale.agent.control import swept_folder
 from easyscale.agent.devices import Offer, find_slots, slot_environment
 from easyscale.agent.devices_file import DevicesFile
 from easyscale.agent.door import Door
@@ -283,6 +284,7 @@ class Driver:
             JobKeys.of(self._settings.job_id),
             node=self._identity.node,
             incarnation=self._identity.incarnation,
+            sockets=swept_folder(self._settings.environment),
         )
         if self._supervisor.zygote_pid is not None:
             self._guard.watch(self._supervisor.zygote_pid)

@@ -38,6 +38,7 @@ class LeaseGuard:
         *,
         node: str,
         incarnation: str,
+        sockets: Path | None = None,
         python: str = sys.executable,
     ) -> "LeaseGuard":
         """Start it in a process group of its own, out of reach of a terminal's Ctrl-C."""
@@ -58,6 +59,7 @@ class LeaseGuard:
             key=_text(etcd.key),
             user=etcd.user,
             password=etcd.password,
+            sockets=str(sockets or ""),
             gone_key=keys.gone_agent(node, incarnation),
             gone_value=encode(Ending(how="its agent was killed")),
         )

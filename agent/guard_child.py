@@ -15,6 +15,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _CALL_TIMEOUT_S = 2.0
@@ -101,6 +102,8 @@ class Guard:
         self._gateway: Gateway | None = None
         self._gone: tuple[str, str] = ("", "")
         self._lease = 0
+        self._agent = os.getppid()
+        self._sockets = ""
         #: By process id: a handle that becomes readable when it ends.
         self._processes: dict[int, int] = {}
         self.is_done = False
@@ -110,6 +113,7 @@ class Guard:
             case "settings":
                 self._gateway = Gateway(order)
                 self._gone = (order["gone_key"], order["gone_value"])
+                self._sockets = order["sockets"]
             case "lease":
                 self._lease = order["lease"]
                 self._report()
@@ -123,6 +127,8 @@ class Guard:
     def act(self) -> None:
         """The agent has ended: prove it, as far as it is true."""
         deadline = time.monotonic() + _DEADLINE_S
+        for path in Path(self._sockets).glob(f"*-{self._agent}.sock") if self._sockets else ():
+            path.unlink(missing_ok=True)
         ended = self._await_processes()
         while time.monotonic() < deadline:
             try:

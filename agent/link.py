@@ -17,6 +17,7 @@ import msgspec
 
 from easyscale.agent import actions, events
 from easyscale.agent.code_check import CodeCheck
+from easyscale.agent.control import swept_folder
 from easyscale.agent.machine import followed_ranges
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.snapshots import Catalogue, FixedValues, refuse_other_values
@@ -75,7 +76,7 @@ def open_store(settings: LaunchSettings, tell: Callable[[str], None]) -> Opened:
     server = None
     timeout_s = _CONNECT_TIMEOUT_S
     if asked.serve_at:
-        server = _serve_for_all(parse_endpoint(asked.serve_at), tell)
+        server = _serve_for_all(parse_endpoint(asked.serve_at), settings, tell)
         etcd = EtcdSettings((parse_endpoint(asked.serve_at),), is_embedded=True)
         # The nodes of a job start within minutes of one another, and one of them serves it.
         timeout_s = settings.timeouts.meeting_timeout_s
@@ -89,7 +90,7 @@ def open_store(settings: LaunchSettings, tell: Callable[[str], None]) -> Opened:
             password=asked.password,
         )
     else:
-        server = EmbeddedEtcd.start()
+        server = EmbeddedEtcd.start(sockets=swept_folder(settings.environment))
         etcd = server.settings
     try:
         store = connect(etcd, timeout_s=timeout_s)
@@ -100,13 +101,17 @@ def open_store(settings: LaunchSettings, tell: Callable[[str], None]) -> Opened:
     return Opened(store=store, etcd=etcd, server=server, warning=store.warning)
 
 
-def _serve_for_all(endpoint: Endpoint, tell: Callable[[str], None]) -> EmbeddedEtcd | None:
+def _serve_for_all(
+    endpoint: Endpoint, settings: LaunchSettings, tell: Callable[[str], None]
+) -> EmbeddedEtcd | None:
     """Serve the job's etcd where this machine is the one that was named; None where it is not."""
     if not is_own_address(endpoint.host):
         tell(f"the agent on {endpoint.host} serves the job's etcd at {endpoint}: connecting to it")
         return None
     try:
-        server = EmbeddedEtcd.start(host=endpoint.host, port=endpoint.port)
+        server = EmbeddedEtcd.start(
+            host=endpoint.host, port=endpoint.port, sockets=swept_folder(settings.environment)
+        )
     except UsageError:
         tell(f"{endpoint} is served on this machine already: connecting to it")
         return None

@@ -145,18 +145,20 @@ class EmbeddedEtcd:
         port: int = 0,
         folder: Path | None = None,
         binary: Binary | None = None,
+        sockets: Path | None = None,
         timeout_s: float = 10.0,
     ) -> "EmbeddedEtcd":
         """Start a server and wait until it answers; `folder` is where its own may be made.
 
-        With port 0 a free one is found. A given port that is taken raises UsageError.
+        With port 0 a free one is found. A given port that is taken raises UsageError. A socket of
+        this process in the folder `sockets` is removed where the process is killed.
         """
         deadline = time.monotonic() + timeout_s
         binary = binary or find_binary()
         base = Path(tempfile.gettempdir()) if folder is None else folder
         for _ in range(_PORT_TRIES):
             endpoint = Endpoint(host, port or _free_port(_listen_host(host)))
-            keeper = _Keeper(binary, endpoint, base=base)
+            keeper = _Keeper(binary, endpoint, base=base, sockets=sockets)
             failure = keeper.await_ready(deadline)
             if failure is None:
                 return cls(binary, endpoint, keeper)
@@ -184,7 +186,9 @@ class EmbeddedEtcd:
 class _Keeper:
     """The keeper process as seen from ours."""
 
-    def __init__(self, binary: Binary, endpoint: Endpoint, *, base: Path) -> None:
+    def __init__(
+        self, binary: Binary, endpoint: Endpoint, *, base: Path, sockets: Path | None
+    ) -> None:
         self._name = f"easyscale-{secrets.token_hex(4)}"
         self._endpoint = endpoint
         self._folder = base.resolve() / f"{self._name}-etcd"
@@ -197,9 +201,10 @@ class _Keeper:
             listen=str(Endpoint(listen_host, endpoint.port)),
             folder=self._folder,
         )
+        keeper = [sys.executable, "-I", "-S", str(_KEEPER), str(self._folder), str(sockets or "")]
         # No preexec_fn: a process with threads must not run Python between fork and exec.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_KEEPER), str(self._folder), *command],
+            [*keeper, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -2,8 +2,9 @@
 
     agent --pipe--> keeper --parent-death signal--> etcd
 
-Run as `python -I -S etcd_keeper.py FOLDER COMMAND...`; stands on nothing but the standard library.
-The end of the pipe means that the agent ended, however it did: nothing is left behind then.
+Run as `python -I -S etcd_keeper.py FOLDER SOCKETS COMMAND...`, on the standard library alone. The
+end of the pipe means that the agent ended, however it did: nothing is left behind then, not the
+agent's own socket in the folder SOCKETS either.
 """
 
 import contextlib
@@ -23,8 +24,9 @@ _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_BYTES = 4000
 
 
-def main(folder: Path, command: list[str]) -> None:
+def main(folder: Path, sockets: str, command: list[str]) -> None:
     """Keep one server until it ends or nobody needs it; then say on stdout how it ended."""
+    agent = os.getppid()
     wakeup, notice = os.pipe()
     os.set_blocking(notice, False)
     signal.set_wakeup_fd(notice)
@@ -43,6 +45,9 @@ def main(folder: Path, command: list[str]) -> None:
         _tell(status, tail)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if sockets and os.getppid() != agent:
+            for path in Path(sockets).glob(f"*-{agent}.sock"):
+                path.unlink(missing_ok=True)
 
 
 def _tell(status: int, log: str) -> None:
@@ -97,4 +102,4 @@ def _await_end(server: int, *, wakeup: int) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

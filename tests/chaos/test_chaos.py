@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.chaos import Chaos, draw
 from tests.support.etcd import Server, bundled_binary
-from tests.support.nodes import Job, Reference, sweep
+from tests.support.nodes import Job, Reference, no_doors
 
 #: `EASYSCALE_CHAOS_SEEDS=17,18` plays these instead.
 SEEDS = [int(word) for word in os.environ.get("EASYSCALE_CHAOS_SEEDS", "1,2,3,4").split(",")]
@@ -41,6 +41,6 @@ def test_a_seed_of_harm_does_not_reach_the_bits(
             chaos.begin()
             chaos.carry_out(harms)
             chaos.end()
-            sweep()
+            no_doors()
         finally:
             print(*chaos.story, sep="\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.etcd import Server
-from tests.support.nodes import Job, Reference, gone, kill, sweep
+from tests.support.nodes import Job, Reference, gone, kill, no_doors
 from tests.support.processes import run_easyscale
 
 
@@ -118,7 +118,7 @@ def test_the_first_agent_is_killed_and_started_again_with_the_same_command(
         job.holds(again.finish())
         assert set(of_b) <= set(job.pids(since_step=39)), "the survivor trained throughout"
         job.repeated_only(*victims)
-        sweep()
+        no_doors()
 
 
 def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on_with_other_slots(
@@ -174,4 +174,4 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path, reference: R
         assert set(job.pids()) < set(below)
         a.run.signal(signal.SIGKILL)
         gone(below)
-        sweep()
+        no_doors()

@@ -81,9 +81,10 @@ def _judge(sight: Sight, running: Round, terms: Terms) -> Decision:
     if failed or gone:
         why = f"lost {listed(gone)}" if gone else f"a worker of {failed[0]} failed"
         return _stopped(running, why, lost=tuple(gone))
-    if done:
+    if any(m.node in done and m.workers for m in running.members):
         return None  # nearly over: nobody is asked to begin again for more or other devices
-    if newcomers := _newcomers(sight, running, terms):
+    newcomers = _newcomers(sight, running, terms)
+    if newcomers and _has_need(running, terms):
         return _stopped(running, f"{listed(newcomers)} joined", joined=tuple(newcomers))
     if changed := [m.node for m in running.members if _has_changed(sight, m)]:
         return _stopped(running, f"{listed(changed)}: other slots")
@@ -225,6 +226,13 @@ def _has_changed(sight: Sight, member: Member) -> bool:
 def _has_stopped(sight: Sight, member: Member) -> bool:
     report: Report | None = sight.reports.get(member.node)
     return report is not None and report.incarnation == member.incarnation and report.is_over
+
+
+def _has_need(running: Round, terms: Terms) -> bool:
+    """Whether more slots would change anything: packed ranks that have one each need no other."""
+    if terms.logical_workers is None:
+        return True
+    return any(len(set(member.places)) < member.workers for member in running.members)
 
 
 def _newcomers(sight: Sight, running: Round, terms: Terms) -> list[str]:

@@ -117,7 +117,8 @@ def _go(turn: Turn) -> None:
     """Leave after a signal: with 0 where the job goes on without this node."""
     state = turn.state
     assert state.signal is not None
-    others = len(state.round.members) - 1 if state.round else 0
+    round_ = state.sight.round
+    others = sum(member.node != state.node for member in round_.members) if round_ else 0
     goes_on = state.settings.meets and others >= state.settings.min_nodes
     name = signal_name(state.signal)
     if goes_on:

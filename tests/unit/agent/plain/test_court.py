@@ -133,3 +133,26 @@ def test_static_nodes_number_their_workers_by_their_own_number(node_rank: int, f
 def test_nothing_follows_an_outcome() -> None:
     sight = Sight(offers=(A,), outcome=Outcome(exit_code=0, reason=""))
     assert decided(sight, terms(), short_s=LONG_S) is None
+
+
+def test_a_packed_job_needs_no_more_slots_than_ranks() -> None:
+    wanted = terms(1, None, packed=2)
+    alone = round_of(Sight(offers=(A,)), wanted)
+    assert decided(Sight(offers=(A, B), round=alone), wanted) is None
+    few = terms(1, None, packed=3)
+    crowded = round_of(Sight(offers=(A,)), few)
+    assert round_of(Sight(offers=(A, B), round=crowded), few).reason == "b joined"
+
+
+def test_a_node_without_ranks_holds_up_nothing() -> None:
+    wanted = terms(1, None, packed=2)
+    running = round_of(Sight(offers=(A, B)), wanted)
+    assert [member.workers for member in running.members] == [2, 0]
+    assert running.group_world_size == 1
+    idle = {"b": report(running, ReportState.DONE)}
+    assert decided(Sight(offers=(A,), round=running, reports=idle), wanted) is None
+    few = msgspec.structs.replace(A, places=("local:0",))
+    changed = round_of(Sight(offers=(few, B), round=running, reports=idle), wanted)
+    assert changed.reason == "a: other slots"
+    both = idle | {"a": report(running, ReportState.DONE)}
+    assert outcome_of(Sight(offers=(A, B), round=running, reports=both), wanted).exit_code == 0

@@ -152,3 +152,13 @@ def test_a_done_node_ends_well_when_etcd_stays_away() -> None:
     agent.feed(events.StoreAway(reason="no answer"))
     assert not of(list(agent.feed(events.Ticked(), after_s=59.0)), actions.Exit)
     assert of(list(agent.feed(events.Ticked(), after_s=1.5)), actions.Exit)[0].code == 0
+
+
+def test_a_spare_node_that_is_told_to_leave_exits_0() -> None:
+    agent = Agent(settings(meets=True, min_nodes=1, max_nodes=1))
+    other = offer("b", life="2")
+    agent.feed(events.Met(store="e:1", seconds=0.1, address="a"))
+    alone = round_of(Sight(offers=(other,)), terms())
+    agent.feed(events.Seen(sight=Sight(offers=(other, A), round=alone), leads=False))
+    done = list(agent.feed(events.Signalled(number=signal.SIGTERM)))
+    assert of(done, actions.Exit)[0].code == 0

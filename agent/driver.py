@@ -26,6 +26,7 @@ from easyscale.agent.control import swept_folder
 from easyscale.agent.devices import Offer, find_slots, slot_environment
 from easyscale.agent.devices_file import DevicesFile
 from easyscale.agent.door import Door
+from easyscale.agent.folders import check_writable
 from easyscale.agent.gpu_watch import GpuWatch
 from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import StoreLink
@@ -87,6 +88,7 @@ def _launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str
         Path(settings.snapshot_dir), job_id=settings.job_id, node=settings.node_name
     )
     catalogue.check_writable()
+    check_writable(Path(settings.log_dir), flag="--log-dir")
     driver = Driver(settings, audience, slots=slots, catalogue=catalogue)
     try:
         return driver.run(notes=(*notes, *slot_notes, *surroundings.notes(shm=shm_bytes())))

@@ -7,10 +7,8 @@ The manifest is written last and the folder renamed last, so what has a name cla
 """
 
 import contextlib
-import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Collection, Iterable
 from enum import StrEnum
@@ -18,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from easyscale.errors import FormatError, JobConflict, SnapshotDamaged, UsageError
+from easyscale.agent.folders import check_writable
+from easyscale.errors import FormatError, JobConflict, SnapshotDamaged
 from easyscale.integrity import check_file
 from easyscale.model import (
     Determinism,
@@ -108,16 +107,7 @@ class Catalogue:
 
     def check_writable(self) -> None:
         """Make the folder and write to it once; raises UsageError before anything has started."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._folder) as probe:
-                probe.write(b"easyscale")
-                os.fsync(probe.fileno())
-        except OSError as error:
-            raise UsageError(
-                f"--snapshot-dir {self._folder}: {(error.strerror or str(error)).lower()}",
-                hint="--snapshot-dir DIR, a folder that this user can write to",
-            ) from error
+        check_writable(self._folder, flag="--snapshot-dir")
 
     def entries(self) -> tuple[SnapshotEntry, ...]:
         """Everything there is, newest first, without reading the states."""

@@ -87,11 +87,12 @@ def test_an_etcd_of_an_older_line_is_refused_by_its_version(tmp_path: Path, scri
     assert "Traceback" not in ended.stderr
 
 
-def test_a_snapshot_folder_that_cannot_be_written_ends_a_launch_before_it_starts(
-    tmp_path: Path, script: Path
+@pytest.mark.parametrize("flag", ["--snapshot-dir", "--log-dir"])
+def test_a_folder_that_cannot_be_written_ends_a_launch_before_it_starts(
+    tmp_path: Path, script: Path, flag: str
 ) -> None:
-    words = ("--snapshot-dir", f"{script.name}/inside", "--logical-workers", "2", script.name)
-    check(launch(tmp_path, *words), ExitCode.USAGE, "error: --snapshot-dir train.py/inside: ")
+    words = (flag, f"{script.name}/inside", "--logical-workers", "2", script.name)
+    check(launch(tmp_path, *words), ExitCode.USAGE, f"error: {flag} train.py/inside: ")
 
 
 def test_a_damaged_snapshot_is_named_and_the_one_before_it_taken(tmp_path: Path) -> None:

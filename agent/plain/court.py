@@ -26,7 +26,7 @@ from easyscale.agent.plain.values import (
     Sight,
     Terms,
 )
-from easyscale.agent.words import count, listed
+from easyscale.agent.words import listed
 from easyscale.errors import ExitCode
 
 
@@ -187,7 +187,7 @@ def _failed(stopping: Round, fault: Fault, terms: Terms) -> Outcome:
     if fault.is_hopeless:
         why = "it would fail the same way again: not restarted"
     elif terms.max_restarts:
-        why = f"{count(terms.max_restarts, 'restart')} of {terms.max_restarts} are spent"
+        why = f"{terms.max_restarts} of {terms.max_restarts} restarts are spent"
     else:
         why = "a worker failed, and --max-restarts is 0"
     return Outcome(

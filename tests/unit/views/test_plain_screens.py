@@ -26,7 +26,9 @@ CAUSE = fault(
     hidden_frames=2,
     log="runs/job/logs/job_k2x/attempt_1/1/stderr.log",
 )
-FAILED = Outcome(exit_code=1, reason="1 of 1 restarts are spent", fault=CAUSE, restarts=1, victims=3)
+FAILED = Outcome(
+    exit_code=1, reason="1 of 1 restarts are spent", fault=CAUSE, restarts=1, victims=3
+)
 
 
 def stream(page: Page) -> list[Line]:

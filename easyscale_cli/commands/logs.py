@@ -68,9 +68,11 @@ class Moment(click.ParamType[float]):
 @click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("job", required=False)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
-@click.option("--rank", type=click.IntRange(min=0), help="What this logical rank printed.")
-@click.option("--slot", help="Workers of this slot: cuda:3, or gpu-4/cuda:3.")
-@click.option("--node", help="Workers of this node.")
+@click.option(
+    "--rank", type=click.IntRange(min=0), metavar="N", help="What this logical rank printed."
+)
+@click.option("--slot", metavar="SLOT", help="Workers of this slot: cuda:3, or gpu-4/cuda:3.")
+@click.option("--node", metavar="NODE", help="Workers of this node.")
 @click.option("--since", type=Moment(), metavar="TIME", help="From then on: 10m, 14:05, a date.")
 @click.option(
     "--log-dir",

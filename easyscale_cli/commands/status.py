@@ -21,8 +21,12 @@ from easyscale_cli.views.story import story_json, story_lines
 @click.argument("job", required=False)
 @click.option("--once", is_flag=True, help="One frame, then end.")
 @click.option("--story", is_flag=True, help="What was decided, on what, and why.")
-@click.option("--node", help="With --story: by this node's agent [by the job's leader].")
-@click.option("--rank", type=click.IntRange(min=0), help="With --story: where it has been.")
+@click.option(
+    "--node", metavar="NODE", help="With --story: by this node's agent [by the job's leader]."
+)
+@click.option(
+    "--rank", type=click.IntRange(min=0), metavar="N", help="With --story: where it has been."
+)
 @store_options
 @look_options
 def command(

@@ -39,6 +39,8 @@ class Start:
     former: Commit | None = None
     snapshot: SnapshotRecord | None = None
     kind: str = ""
+    #: What the job is, as those know it who run it.
+    spec: JobSpec | None = None
 
 
 def begin(at: Standpoint, memory: Memory) -> Verdict | None:
@@ -47,7 +49,7 @@ def begin(at: Standpoint, memory: Memory) -> Verdict | None:
     if lost is None:
         if at.view.head is not None:
             return None
-        return restore(at, memory, era=_era_above(at, 0))
+        return _await_offers(at, memory) or restore(at, memory, era=_era_above(at, 0))
     silent = at.silent(memory)
     unknown = [
         worker
@@ -74,8 +76,31 @@ def begin(at: Standpoint, memory: Memory) -> Verdict | None:
         members=members,
         reason=f"the store came back without {label}",
         former=lost,
+        spec=_offered_spec(at, lost),
     )
     return at_once(start, at, memory)
+
+
+def _await_offers(at: Standpoint, memory: Memory) -> Verdict | None:
+    """Strangers in an empty store: the job has snapshots, so others may still run it.
+
+    Who runs it registers again within a lease and says so. Without a snapshot nothing tells an
+    emptied store from a new job, and a store of this machine alone holds nobody else.
+    """
+    shared = at.settings.store.endpoints or at.settings.store.serve_at
+    if not shared or not (at.found or at.view.snapshots):
+        return None
+    since = at.now if memory.headless_s is None else memory.headless_s
+    wait_s = at.timeouts.mass_guard_s
+    if at.now >= since + wait_s:
+        return None
+    reason = f"the store knows nothing of this job, its snapshots do: {wait_s:g} s for who runs it"
+    return Verdict(None, reason, replace(memory, headless_s=since), since + wait_s)
+
+
+def _offered_spec(at: Standpoint, lost: Commit) -> JobSpec | None:
+    offers = (node.record for node in at.view.nodes.values())
+    return next((o.spec for o in offers if o.commit == lost and o.spec is not None), None)
 
 
 def _newest_offer(at: Standpoint) -> Commit | None:
@@ -186,7 +211,7 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
         return Verdict(None, refused, memory, at.takeover_at(memory))
     decision = CommitAtOnce(
         commit,
-        spec=_fixed_spec(at, start.kind),
+        spec=_fixed_spec(at, start),
         clears_outcome=at.is_new_start,
         forgives=tuple(w for w, _ in budget.failures(view)) if at.is_new_start else (),
     )
@@ -194,12 +219,13 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
     return Verdict(decision, f"{start.generation.label} {start.mode}: {plan.reason}", memory)
 
 
-def _fixed_spec(at: Standpoint, kind: str) -> JobSpec | None:
+def _fixed_spec(at: Standpoint, start: Start) -> JobSpec | None:
     """The spec, if this generation writes it: its kind is fixed now, or the store has lost it."""
-    spec = at.view.spec
-    if spec is None or (at.view.spec_revision > 0 and (not kind or spec.kind == kind)):
+    stands, spec = at.view.spec, start.spec or at.view.spec
+    if spec is None:
         return None
-    return msgspec.structs.replace(spec, kind=kind or spec.kind)
+    wanted = msgspec.structs.replace(spec, kind=start.kind or spec.kind)
+    return None if at.view.spec_revision > 0 and stands == wanted else wanted
 
 
 def _moves(held: Mapping[WorkerId, tuple[LogicalRank, ...]], moved: Sequence[LogicalRank]) -> str:

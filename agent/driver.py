@@ -40,7 +40,7 @@ from easyscale.agent.surroundings import shm_bytes
 from easyscale.agent.zygote_link import ZygoteSettings
 from easyscale.errors import EasyScaleError
 from easyscale.messages import ForkRequest, WorkerSettings
-from easyscale.model import JobSpec, WorkerId
+from easyscale.model import WorkerId
 from easyscale.pulse import Beat
 from easyscale.rendezvous.endpoints import parse_endpoint
 from easyscale.rendezvous.keys import JobKeys
@@ -114,7 +114,6 @@ class Driver:
         self._catalogue = catalogue
         self._inbox: queue.SimpleQueue[events.AgentEvent | _Failed] = queue.SimpleQueue()
         self._workers: dict[WorkerId, None] = {}
-        self._spec: JobSpec | None = None
         self._exit: actions.Exit | None = None
         self._guard: LeaseGuard | None = None
         self._door = Door(
@@ -226,7 +225,6 @@ class Driver:
         """Keep what stands beside the machine current: lease guard, local door, own workers."""
         match event:
             case events.JobOpened(spec=spec):
-                self._spec = spec
                 self._door.open(self._identity.node, spec)
                 self._start_metrics()
                 self._post_guard()
@@ -341,7 +339,7 @@ class Driver:
             self._guard.watch(self._supervisor.zygote_pid)
 
     def _probe(self, action: actions.Probe) -> None:
-        opened, spec = self._link.opened, self._spec
+        opened, spec = self._link.opened, self._state.spec
         assert opened is not None
         assert spec is not None
         keys, post = JobKeys.of(self._settings.job_id), self._inbox.put
@@ -370,7 +368,7 @@ class Driver:
             self._audience.event(_note(settings.job_id, note))
 
     def _fork_request(self, worker: WorkerId) -> ForkRequest:
-        settings, spec = self._settings, self._spec
+        settings, spec = self._settings, self._state.spec
         assert spec is not None, "workers are forked once the job is open"
         timeouts = settings.timeouts
         hang_s = settings.hang_timeout_s or timeouts.hang_least_s

@@ -14,6 +14,7 @@ from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
 from easyscale.model import (
     Commit,
     Determinism,
+    JobSpec,
     Mode,
     NodeRecord,
     SlotRecord,
@@ -65,6 +66,7 @@ def record_of(turn: Turn) -> NodeRecord:
         slots=slots,
         commit=None if state.is_confirmed else state.commit,
         formed=max(entered, default=None),
+        spec=None if state.is_confirmed else state.spec,
         cut=tuple(sorted(state.cuts)),
     )
 
@@ -182,11 +184,11 @@ def viewed(turn: Turn, event: Viewed) -> None:
     """Take in what the store shows now, whatever was missed between."""
     former, view = turn.state.view, event.view
     turn.set(view=view)
-    if view.spec is not None:
-        turn.set(spec=view.spec)
     newest = view.newest
     if newest is not None:
         adopt(turn, newest, road="the store")
+    if view.spec is not None:
+        _take_spec(turn, view.spec)
     _confirm(turn, view)
     reaching.judge(turn)
     plan = view.open_plan
@@ -199,6 +201,32 @@ def viewed(turn: Turn, event: Viewed) -> None:
     records.delete_superseded(turn)
     records.register_snapshots(turn)
     leaving.notice_outcome(turn)
+
+
+def _take_spec(turn: Turn, spec: JobSpec) -> None:
+    """What the store says the job is, unless our workers already train by another word of it."""
+    state = turn.state
+    known = state.spec
+    if known is not None and known.token != spec.token:
+        at_work = (Phase.MEMBER, Phase.FINISHED)
+        if any(w.entered is not None and w.phase in at_work for w in state.workers.values()):
+            return  # a store that came back empty was filled by somebody else: ours is offered
+        asked, stands = _fixed(known), _fixed(spec)
+        if asked != stands:
+            leaving.refuse(turn, f"this launch asks for {asked}, the job has {stands}")
+            return
+        idle = (Phase.FORKING, Phase.STARTING, Phase.STANDBY)
+        crew.stop_all(turn, "the job goes on under another token", only=idle)
+        turn.because("takes up the job as those know it who run it")
+    turn.set(spec=spec)
+
+
+def _fixed(spec: JobSpec) -> str:
+    """What is fixed for the job's life, in words."""
+    return (
+        f"{spec.logical_workers} logical workers, seed {spec.seed}, {spec.determinism},"
+        f" {spec.threads_per_worker} threads a worker"
+    )
 
 
 def _confirm(turn: Turn, view: JobView) -> None:

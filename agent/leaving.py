@@ -195,6 +195,13 @@ def _settle_running(turn: Turn) -> None:
         _go(turn, ExitCode.DONE, "finished while etcd was away")
 
 
+def refuse(turn: Turn, reason: str) -> None:
+    """End here at once: what was asked for does not fit the job."""
+    news.announce(turn, EventKind.STOPPED, reason, exit_code=int(ExitCode.USAGE))
+    kill_all(turn, reason)
+    _go(turn, ExitCode.USAGE, reason)
+
+
 def _go(turn: Turn, code: int, reason: str) -> None:
     turn.set(stage=Stage.GONE)
     turn.because(f"exit {int(code)}", reason)

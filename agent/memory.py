@@ -113,6 +113,8 @@ class Memory:
     entered: GenerationNumber | None = None
     #: The change that is wanted, since when it is this one, and since when there is any.
     wanted: tuple[str, float, float] | None = None
+    #: A store that knows nothing of a job that has snapshots was seen first then.
+    headless_s: float | None = None
     #: Nodes to start with are gathered since then; the first of them was complete then.
     gathering_s: float | None = None
     complete_s: float | None = None

@@ -19,8 +19,14 @@ REJECT = "reject "
 
 
 def _fence(state: State) -> tuple[Compare, ...] | None:
-    """The head as we know it and our own registration, or None while we have neither."""
+    """The head as we know it and our own registration, or None while we have neither.
+
+    A head that is not of our newest commit belongs to others: nothing of ours is recorded there.
+    """
+    head, commit = state.view.head, state.commit
     if state.enrolled is None or state.away_s is not None:
+        return None
+    if head is None or commit is None or head.digest != commit.digest:
         return None
     return (
         Modified(state.keys.head, state.view.head_revision),

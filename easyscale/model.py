@@ -335,6 +335,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     #: The newest commit this agent knows, and the number of the newest its workers entered.
     commit: Commit | None = None
     formed: GenerationNumber | None = None
+    #: Goes with the commit into a store that may have forgotten both: its workers run by it.
+    spec: JobSpec | None = None
     #: Nodes whose agents do not answer this one, since an exchange with them failed.
     cut: tuple[str, ...] = ()
 

@@ -37,7 +37,7 @@ from easyscale.rendezvous.store import Entry as StoredKey
 from easyscale.rendezvous.store import View
 
 R = TypeVar("R", bound=Record)
-_NOTHING: Mapping[str, tuple[int, Record]] = MappingProxyType({})
+_NOTHING: Mapping[str, tuple[str, Record]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,9 @@ class JobView:
     proposals: ProposalsRecord | None = None
     #: Key -> why it could not be read.
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    #: Key -> (mod_revision, value), so that the next view parses only what changed.
-    parsed: Mapping[str, tuple[int, Record]] = field(default_factory=dict, repr=False)
+    #: Key -> (text, value), so that the next view parses only what changed. Revisions would not
+    #: tell: a store that was emptied counts anew.
+    parsed: Mapping[str, tuple[str, Record]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, view: View, keys: JobKeys, *, before: "JobView | None" = None) -> "JobView":
@@ -182,10 +183,10 @@ def outlives(newer: str, older: str) -> bool:
 class _Reader:
     """Gathers the parts of a view; one instance per `JobView.of`."""
 
-    def __init__(self, keys: JobKeys, before: Mapping[str, tuple[int, Record]]) -> None:
+    def __init__(self, keys: JobKeys, before: Mapping[str, tuple[str, Record]]) -> None:
         self._keys = keys
         self._before = before
-        self._parsed: dict[str, tuple[int, Record]] = {}
+        self._parsed: dict[str, tuple[str, Record]] = {}
         self._unreadable: dict[str, str] = {}
         self._head: tuple[int, Head | None] = (0, None)
         self._spec: tuple[int, JobSpec | None] = (0, None)
@@ -273,11 +274,11 @@ class _Reader:
 
     def _read(self, entry: StoredKey, form: type[R]) -> R:
         known = self._before.get(entry.key)
-        if known is not None and known[0] == entry.mod_revision and isinstance(known[1], form):
+        if known is not None and known[0] == entry.value and isinstance(known[1], form):
             self._parsed[entry.key] = known
             return known[1]
         value = decode(entry.value, form, source=entry.key)
-        self._parsed[entry.key] = (entry.mod_revision, value)
+        self._parsed[entry.key] = (entry.value, value)
         return value
 
     def build(self, revision: int) -> JobView:

@@ -87,11 +87,12 @@ class Player:
         restarts: str = "3",
         takeover: str = "60",
         most: str = "",
+        etcd: str = "own",
     ) -> None:
         self._world = World(
             logical_workers=int(logical), min_nodes=int(nodes), max_restarts=int(restarts),
             takeover_after_s=None if takeover == "never" else float(takeover),
-            max_nodes=int(most) if most else None,
+            max_nodes=int(most) if most else None, is_shared=etcd == "shared",
         )  # fmt: skip
 
     def do_start(

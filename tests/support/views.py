@@ -153,16 +153,18 @@ class Job:
         )
         return self.put(KEYS.node(name), record)
 
-    def head(self, generation: str | int, planned: int | None = None) -> "Job":
+    def head(
+        self, generation: str | int, planned: int | None = None, *, digest: str = "d"
+    ) -> "Job":
         at = number(generation)
         return self.put(
             KEYS.head,
-            Head(era=at.era, planned=planned or at.number, committed=at.number, digest="d"),
+            Head(era=at.era, planned=planned or at.number, committed=at.number, digest=digest),
         )
 
     def committed(self, made: Commit, *, entered: bool | Iterable[WorkerId] = True) -> "Job":
         self.put(KEYS.commit(made.generation), made)
-        self.head(str(made.generation))
+        self.head(str(made.generation), digest=made.digest)
         inside = made.workers if entered is True else entered or ()
         for each in inside:
             self.entered(made, each)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from easyscale.agent import actions, events, machine
-from easyscale.agent.settings import Balance, Identity, LaunchSettings, Timeouts
+from easyscale.agent.settings import Balance, Identity, LaunchSettings, StoreSettings, Timeouts
 from easyscale.errors import LeaseLost, StoreUnreachable
 from easyscale.messages import (
     Broken,
@@ -42,9 +42,11 @@ from easyscale.model import (
     Member,
     Mode,
     Position,
+    SnapshotRecord,
     Span,
     Wish,
     WorkerId,
+    decode,
     encode,
 )
 from easyscale.pulse import Beat, Phase
@@ -72,6 +74,8 @@ class Worker:
     position: int = 0
     frozen: bool = False
     registered: bool = False
+    #: What admits it to other workers.
+    token: str = ""
     #: Ranks whose sums of the running operation it holds, and what it has to compute of it;
     #: None: what its generation says.
     held: tuple[int, ...] = ()
@@ -134,6 +138,7 @@ class World:
         max_restarts: int = 3,
         takeover_after_s: float | None = 60.0,
         max_nodes: int | None = None,
+        is_shared: bool = False,
         balance: Balance | None = None,
     ) -> None:
         self.balance = balance or Balance()
@@ -147,6 +152,9 @@ class World:
         self.auto = True
         self.links: set[frozenset[str]] = set()
         self.said: list[actions.AgentAction] = []
+        #: The snapshots in the folder that all nodes share.
+        self.folder: list[SnapshotRecord] = []
+        self.store = StoreSettings(endpoints=("etcd:2379",) if is_shared else ())
         self.events: list[JobEvent] = []
         #: What a worker reports of a step that it has completed.
         self.report_of: Callable[[Worker], StepReport] = lambda worker: step_report(worker.position)
@@ -162,7 +170,7 @@ class World:
             script=ScriptTarget(path="train.py"), working_directory="/w", environment={},
             logical_workers=n, min_nodes=least, max_nodes=most, max_restarts=restarts,
             takeover_after_s=takeover, snapshot_dir="runs/job", log_dir="runs/job/logs",
-            timeouts=Timeouts(), balance=self.balance,
+            timeouts=Timeouts(), store=self.store, balance=self.balance,
         )  # fmt: skip
         identity = Identity(
             node=name, incarnation=incarnation_of(host=name, boot_id=boot, chance=life),
@@ -172,21 +180,27 @@ class World:
             name, self.server.client(), machine.begin(settings, identity, now=self._clock())
         )
         self.nodes[name] = node
-        spec = JobSpec(
-            logical_workers=n, seed=0, determinism=Determinism.SAME_KIND,
-            threads_per_worker=1, token="t",
-        )  # fmt: skip
-        if self.server.is_running:
-            node.store.transact(
-                [absent(self.keys.job)], [Put(self.keys.job, encode(spec))], timeout_s=_T
-            )
+        spec = self._agree_on_job(node, n)
         names = tuple(events.Slot(name=f"cpu:{i}", kind=kind) for i in range(slots))
         self.post(node, events.SlotsFound(slots=names))
         self.post(node, events.JobOpened(spec=spec, store="etcd", seconds=0.0))
-        self.post(node, events.SnapshotsFound(records=()))
+        self.post(node, events.SnapshotsFound(records=tuple(self.folder)))
         self.post(node, events.ZygoteReady(torch_version="2", cpu_kind=kind, seconds=1.0))
         self.pump()
         return node
+
+    def _agree_on_job(self, node: Node, logical_workers: int) -> JobSpec:
+        """What the store says the job is; who comes first says it."""
+        spec = JobSpec(
+            logical_workers=logical_workers, seed=0, determinism=Determinism.SAME_KIND,
+            threads_per_worker=1, token=f"the first was {node.state.identity.incarnation}",
+        )  # fmt: skip
+        if not self.server.is_running:
+            return spec
+        put = Put(self.keys.job, encode(spec))
+        node.store.transact([absent(self.keys.job)], [put], timeout_s=_T)
+        stands = node.store.read(self.keys.job, timeout_s=_T).entries[self.keys.job]
+        return decode(stands.value, JobSpec, source="job")
 
     def post(self, node: Node, event: events.AgentEvent) -> None:
         node.inbox.append(event)
@@ -479,7 +493,8 @@ class World:
 
     def _fork(self, node: Node, worker: WorkerId) -> None:
         self.pid += 1
-        node.workers[worker] = Worker(worker)
+        assert node.state.spec is not None
+        node.workers[worker] = Worker(worker, token=node.state.spec.token)
         self.post(node, events.WorkerForked(worker=worker, pid=self.pid))
         if self.auto:
             self.register(worker)
@@ -576,7 +591,8 @@ class World:
         return any(self._cannot_meet(worker.id, other) for other in commit.workers)
 
     def _cannot_meet(self, one: WorkerId, other: WorkerId) -> bool:
-        return frozenset((one.node, other.node)) in self.links
+        tokens = {worker.token for worker in self._all() if worker.id in (one, other)}
+        return frozenset((one.node, other.node)) in self.links or len(tokens) > 1
 
     def _meets(self, worker: Worker, commit: Commit) -> bool:
         return (worker.forming and worker.known == commit) or worker.entered == commit
@@ -731,9 +747,13 @@ class World:
         assert worker is not None
         assert worker.entered is not None
         step, generation = worker.position, worker.entered.generation
+        name = f"step-{step:08}-g{generation}-{worker_id.node}"
         self.say(worker_id, SnapshotWritten(
-            name=f"step-{step:08}-g{generation}-{worker_id.node}", step=step, epoch=0, digest="d",
-            bytes=10, generation=generation, pause_s=0.0, seconds=0.1, last=last,
+            name=name, step=step, epoch=0, digest="d", bytes=10, generation=generation,
+            pause_s=0.0, seconds=0.1, last=last,
+        ))  # fmt: skip
+        self.folder.append(SnapshotRecord(
+            name=name, step=step, epoch=0, digest="d", bytes=10, generation=generation, nodes=(),
         ))  # fmt: skip
 
     def break_(self, worker_id: WorkerId, suspects: list[WorkerId]) -> None:

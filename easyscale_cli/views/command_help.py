@@ -101,20 +101,6 @@ ENDS: Mapping[str, tuple[tuple[Note, ...], tuple[Example, ...]]] = {
             ),
         ),
     ),
-    "easyscale migrate": (
-        (_CODES,),
-        (
-            _example("From one slot to another", "easyscale migrate resnet50 a/cuda:0 b/cuda:3"),
-            _example("A whole node", "easyscale migrate resnet50 gpu-4 gpu-7"),
-        ),
-    ),
-    "easyscale profile": (
-        (_CODES,),
-        (
-            _example("Measure, while it trains on", "easyscale profile resnet50 --steps 20"),
-            _example("What was measured last", "easyscale profile resnet50 --show"),
-        ),
-    ),
     "easyscale drain": (
         (_CODES,),
         (

@@ -29,6 +29,8 @@ _IDLE_VARIABLES = (
     "TORCHELASTIC_HEALTH_CHECK_PORT",
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
 )
+#: What says where rank 0 is.
+_STATIC_FLAGS = ("--node-rank", "--master-addr", "--master-port")
 _DEFAULT_SHUTDOWN_S = 30.0
 _SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
@@ -82,7 +84,14 @@ def read_plain_settings(
         last_call_s=conf.last_call_s,
     )
     idle = [f"{name} has no effect here" for name in _IDLE_VARIABLES if environ.get(name)]
+    if static is None:
+        given = [name for name in _STATIC_FLAGS if asked[name[2:].replace("-", "_")] is not None]
+        idle += [f"{name} has no effect: {_why_not_static(nodes)}" for name in given]
     return settings, (*notes, *slots.notes, *idle)
+
+
+def _why_not_static(nodes: NodeRange) -> str:
+    return "one node needs no other" if nodes.most == 1 else "nodes that meet get their ranks"
 
 
 def writers(settings: PlainSettings) -> int:

@@ -7,9 +7,11 @@ MEETING -> RUNNING -> MEETING -> ... -> exit
            LEAVING -> exit
 """
 
+import math
 from dataclasses import replace
 from typing import assert_never
 
+from easyscale.agent import words
 from easyscale.agent.plain import actions, events, lead, leave
 from easyscale.agent.plain.settings import PlainSettings
 from easyscale.agent.plain.state import Now, Phase, State, Turn, Worker
@@ -27,6 +29,8 @@ from easyscale.reports import EventKind
 _FAULT_WINDOW_S = 0.15
 #: The same where the first one lost its peers: the cause is a failure that is still to be seen.
 _VICTIM_WINDOW_S = 1.0
+#: Ranks that end well end together, or nearly so; one that ended long before may be missed.
+_EARLY_S = 60.0
 #: Who has done its part waits so long for the others' word while the store is away.
 _AWAY_LIMIT_S = 60.0
 
@@ -84,7 +88,7 @@ def step(
 
 def deadline(state: State) -> float | None:
     """When time alone changes something."""
-    due = [state.fault_due_s, state.kill_s]
+    due = [state.fault_due_s, state.kill_s, state.early_due_s]
     if state.leads:
         due.append(lead.due(state))
     if state.done_s is not None and state.away_since_s is not None:
@@ -164,6 +168,7 @@ def _start(turn: Turn, round_: Round, member: Member) -> None:
         workers={rank: Worker() for rank in range(member.workers)},
         faults=(),
         fault_due_s=None,
+        early_due_s=None,
         kill_s=None,
         done_s=None,
     )
@@ -211,8 +216,23 @@ def _take_end(turn: Turn, event: events.WorkerExited) -> None:
             due_s = min(due_s, state.fault_due_s)
         turn.set(fault_due_s=due_s)
         turn.because(f"rank {event.fault.rank} failed: {event.fault.headline}")
+    elif state.phase is Phase.RUNNING and state.early_due_s is None:
+        turn.set(early_due_s=turn.now.s + _EARLY_S)
     if not turn.state.running:
         leave.all_ended(turn)
+
+
+def _tell_early(turn: Turn) -> None:
+    """One rank has ended well long before the others: a collective would wait for it."""
+    state = turn.state
+    assert state.member is not None
+    turn.set(early_due_s=math.inf)
+    first = state.member.first_rank
+    ended = [first + n for n, worker in state.workers.items() if worker.has_ended]
+    left = [first + n for n in state.running]
+    goes = "go" if len(left) > 1 else "goes"
+    text = f"{words.ranks(ended)} ended with 0 a minute ago, {words.ranks(left)} {goes} on"
+    turn.tell(EventKind.NOTE, text)
 
 
 def _keep_time(turn: Turn) -> None:
@@ -223,6 +243,8 @@ def _keep_time(turn: Turn) -> None:
         if state.running:
             turn.do(actions.Publish(report=_failed(state)))
             leave.stop_workers(turn, "a worker failed")
+    if state.phase is Phase.RUNNING and now >= (state.early_due_s or math.inf):
+        _tell_early(turn)
     if state.kill_s is not None and now >= state.kill_s:
         turn.set(kill_s=None)
         turn.do(actions.KillWorkers(local_ranks=state.running))

@@ -50,9 +50,11 @@ class State:
     faults: tuple[Fault, ...] = ()
     #: The others are stopped then, unless all have ended: who failed first shows within it.
     fault_due_s: float | None = None
+    #: Others still run then after one has ended well: people are told, since they may wait for it.
+    early_due_s: float | None = None
     #: Workers that have not ended by then are killed.
     kill_s: float | None = None
-    #: People were told that some had to be killed.
+    #: The stop signal that this agent was sent first.
     signal: int | None = None
     sight: Sight = field(default_factory=Sight)
     leads: bool = False

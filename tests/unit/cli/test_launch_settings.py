@@ -312,6 +312,14 @@ def test_what_has_no_effect_says_so_in_one_line(script: str) -> None:
     )
 
 
+def test_ranks_of_nodes_that_meet_or_are_alone_are_not_ignored_in_silence(script: str) -> None:
+    c10d = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "h:1", "--nnodes", "2")
+    _, notes = settings_and_notes(*c10d, "--node-rank", "1", script)
+    assert notes == ("--node-rank has no effect: nodes that meet get their ranks",)
+    _, notes = settings_and_notes("--master-addr", "h", script)
+    assert notes == ("--master-addr has no effect: one node needs no other",)
+
+
 def test_a_program_need_not_be_a_file_here(script: str) -> None:
     assert plain_of("--no-python", "nvidia-smi", "-L").entry is Entry.PROGRAM
 

@@ -162,3 +162,12 @@ def test_a_spare_node_that_is_told_to_leave_exits_0() -> None:
     agent.feed(events.Seen(sight=Sight(offers=(other, A), round=alone), leads=False))
     done = list(agent.feed(events.Signalled(number=signal.SIGTERM)))
     assert of(done, actions.Exit)[0].code == 0
+
+
+def test_a_rank_that_ended_well_long_before_the_others_is_named_once() -> None:
+    agent = running()
+    ends(agent, 1)
+    assert agent.feed(events.Ticked(), after_s=59.0) == []
+    (told,) = of(list(agent.feed(events.Ticked(), after_s=1.5)), actions.Announce)
+    assert told.event.reason == "rank 1 ended with 0 a minute ago, rank 0 goes on"
+    assert agent.feed(events.Ticked(), after_s=100.0) == []

@@ -127,11 +127,19 @@ def devices_of_nproc(text: str, *, inventory: Inventory, option: str = "--nproc-
 
 
 def find_slots(
-    devices: str, *, threads_per_worker: int, visible: str | None = None
+    devices: str,
+    *,
+    threads_per_worker: int,
+    visible: str | None = None,
+    workers_per_device: int = 1,
 ) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
     """Name the slots of this node, and what the person should know; raises UsageError."""
-    machine = Machine(visible=visible)
-    offer = resolve(parse_devices(devices), machine, threads_per_worker=threads_per_worker)
+    offer = resolve(
+        parse_devices(devices),
+        Machine(visible=visible),
+        threads_per_worker=threads_per_worker,
+        workers_per_device=workers_per_device,
+    )
     return offer.slots, offer.notes
 
 
@@ -142,14 +150,32 @@ def slot_environment(slot: Slot) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": slot.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def resolve(choice: DeviceChoice, inventory: Inventory, *, threads_per_worker: int) -> Offer:
+def resolve(
+    choice: DeviceChoice,
+    inventory: Inventory,
+    *,
+    threads_per_worker: int,
+    workers_per_device: int = 1,
+) -> Offer:
     """Make slots of a choice; raises UsageError when this node cannot grant it."""
-    if choice.device is Device.CPU:
-        return _cpu_slots(choice, inventory.cores(), threads_per_worker)
-    gpus = inventory.gpus()
-    if choice.device is None and not gpus:
-        return _cpu_slots(choice, inventory.cores(), threads_per_worker)
-    return _gpu_slots(choice, gpus)
+    gpus = () if choice.device is Device.CPU else inventory.gpus()
+    if choice.device is Device.CPU or (choice.device is None and not gpus):
+        offer = _cpu_slots(choice, inventory.cores(), threads_per_worker)
+    else:
+        offer = _gpu_slots(choice, gpus)
+    return _shared(offer, workers_per_device)
+
+
+def _shared(offer: Offer, workers: int) -> Offer:
+    """Several slots on each device, `cuda:3/0` and `cuda:3/1`: its workers take turns there."""
+    if workers == 1:
+        return offer
+    slots = tuple(
+        msgspec.structs.replace(slot, name=f"{slot.name}/{index}")
+        for slot in offer.slots
+        for index in range(workers)
+    )
+    return Offer(slots=slots, notes=offer.notes)
 
 
 def _gpu_slots(choice: DeviceChoice, gpus: tuple[Gpu, ...]) -> Offer:

@@ -49,12 +49,14 @@ class DevicesFile:
         path: Path,
         *,
         threads_per_worker: int,
+        workers_per_device: int = 1,
         visible: str | None,
         offer: Callable[[Offer, str], None],
         refuse: Callable[[str], None],
     ) -> None:
         self._path = path
         self._threads_per_worker = threads_per_worker
+        self._workers_per_device = workers_per_device
         self._visible = visible
         self._offer = offer
         self._refuse = refuse
@@ -97,6 +99,7 @@ class DevicesFile:
                 parse_devices(word, option=f"{self._path.name}:"),
                 Machine(visible=self._visible),
                 threads_per_worker=self._threads_per_worker,
+                workers_per_device=self._workers_per_device,
             )
         except EasyScaleError as error:
             self._refuse(f"{error.message}; the slots stay as they are")

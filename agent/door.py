@@ -162,6 +162,7 @@ class Door:
             parse_devices(word, option=option),
             Machine(visible=self._settings.environment.get("CUDA_VISIBLE_DEVICES")),
             threads_per_worker=self._settings.threads_per_worker,
+            workers_per_device=self._settings.workers_per_device,
         )
 
     def _answer_wishes(self, arguments: Mapping[str, Any]) -> object:

@@ -82,6 +82,7 @@ def _launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str
     slots, slot_notes = find_slots(
         settings.devices,
         threads_per_worker=settings.threads_per_worker,
+        workers_per_device=settings.workers_per_device,
         visible=settings.environment.get("CUDA_VISIBLE_DEVICES"),
     )
     catalogue = Catalogue(
@@ -255,6 +256,7 @@ class Driver:
         return DevicesFile(
             Path(settings.devices_file),
             threads_per_worker=settings.threads_per_worker,
+            workers_per_device=settings.workers_per_device,
             visible=settings.environment.get("CUDA_VISIBLE_DEVICES"),
             offer=offer,
             refuse=refuse,

@@ -152,6 +152,8 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: None where neither command line nor environment named it: then the script's own stands.
     seed: int | None = None
     threads_per_worker: int = 1
+    #: Slots on each device: `cuda:3/0`, `cuda:3/1`.
+    workers_per_device: int = 1
     determinism: Determinism = Determinism.SAME_KIND
     #: Those of the two that neither command line nor environment named.
     left_open: tuple[str, ...] = ()

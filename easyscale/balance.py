@@ -69,6 +69,8 @@ class ProfilePoint(msgspec.Struct, frozen=True, kw_only=True):
     micro_steps_per_s: float
     #: What the planner said a step's micro-steps would take.
     predicted_s: float | None
+    #: Seconds of a micro-step by place, of the slots that took part.
+    micro_steps: dict[str, float] = {}
 
 
 class ProfileRecord(Record, frozen=True, kw_only=True):

@@ -94,6 +94,7 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--layout", help="Ranks of each slot in turn, 0,2|1,3, to compare layouts.")
 @option("--seed", type=int, help="Stands over the script's init(seed=...).")
 @option("--threads-per-worker", type=click.IntRange(min=1), default=1, show_default=True)
+@option("--workers-per-device", type=click.IntRange(1, 64), default=1, show_default=True)
 @option("--partials", type=click.Choice(["device", "host"]), default="device", show_default=True)
 @option("--hang-timeout", type=click.FloatRange(min=1.0), help="Seconds [from the step time].")
 @option("--grace", type=click.FloatRange(min=0.0), help="From SIGTERM to a hard end [30].")
@@ -294,6 +295,7 @@ def _read_elastic(
         local_address=asked["local_addr"],
         seed=asked["seed"],
         threads_per_worker=asked["threads_per_worker"],
+        workers_per_device=asked["workers_per_device"],
         determinism=Determinism(asked["determinism"]),
         left_open=_left_open(),
         partials=asked["partials"],

@@ -17,6 +17,10 @@ LAUNCH_PAGE = Page(
                     "--nnodes N|MIN:MAX",
                     "nodes to start with and to allow\n[1, elastic 1 and up]; also --nodes",
                 ),
+                Entry(
+                    "--workers-per-device M",
+                    "slots on each device, cuda:3/0 and cuda:3/1, where one leaves it idle [1]",
+                ),
                 Entry("--devices auto|cuda[:LIST]|cpu[:COUNT]", "slots here [elastic auto]"),
                 Entry(
                     "--devices-file FILE", "holds that word; slots follow it while training goes on"

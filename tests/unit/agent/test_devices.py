@@ -16,6 +16,7 @@ from easyscale.agent.devices import (
     select_visible,
     slot_environment,
 )
+from easyscale.agent.events import Slot
 from easyscale.errors import ExitCode, UsageError
 
 FOUR = tuple(Gpu(index=index, uuid=f"GPU-{index}", name="A100") for index in range(4))
@@ -223,3 +224,15 @@ def test_the_older_form_of_quotas_counts_as_well(tmp_path: Path, text: str, core
 @pytest.mark.usefixtures("_many_cores")
 def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
     assert usable_cores(root=tmp_path) == 16
+
+
+def test_several_workers_share_each_device_as_slots_of_their_own() -> None:
+    def slots(word: str) -> list[Slot]:
+        choice = parse_devices(word)
+        offer = resolve(choice, Node(FOUR, core=4), threads_per_worker=1, workers_per_device=2)
+        return list(offer.slots)
+
+    assert [slot.name for slot in slots("cpu:2")] == ["cpu:0/0", "cpu:0/1", "cpu:1/0", "cpu:1/1"]
+    assert [slot.name for slot in slots("cuda:3")] == ["cuda:3/0", "cuda:3/1"]
+    sees = {slot_environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in slots("cuda:3")}
+    assert sees == {"GPU-3"}

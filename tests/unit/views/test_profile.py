@@ -9,7 +9,7 @@ from easyscale.balance import ProfilePoint, ProfileRecord
 from easyscale_cli.plotting import draw_profile
 from easyscale_cli.views.glyphs import ASCII, UNICODE, Glyphs
 from easyscale_cli.views.layout import width
-from easyscale_cli.views.profile import profile_json, profile_lines
+from easyscale_cli.views.profile import interference, profile_json, profile_lines
 
 
 def point(fast: int, slow: int, step_s: float) -> ProfilePoint:
@@ -44,6 +44,27 @@ def test_a_profile_keeps_its_width_and_names_every_size(cells: int, glyphs: Glyp
     assert [line.split()[0] for line in text.splitlines()[3:]] == ["4", "2", "2", "1"]
     for step in ("100 ms", "190 ms", "120 ms", "230 ms"):
         assert step in text
+
+
+def test_slots_of_one_device_tell_what_they_take_from_each_other() -> None:
+    both = ProfilePoint(
+        slots={"H100": 2}, counts=(2, 2), step_s=0.2, micro_steps_per_s=20.0, predicted_s=None,
+        micro_steps={"a/cuda:0/0": 0.1, "a/cuda:0/1": 0.1},
+    )  # fmt: skip
+    one = ProfilePoint(
+        slots={"H100": 1}, counts=(4,), step_s=0.32, micro_steps_per_s=12.5, predicted_s=None,
+        micro_steps={"a/cuda:0/0": 0.08},
+    )  # fmt: skip
+    record = ProfileRecord(
+        wish="w", by="", at="", logical_workers=4, planned=2, points=(both, one), done=True
+    )
+    assert interference(record) == {"a/cuda:0": pytest.approx(0.8)}
+    text = "\n".join(
+        "".join(span.text for span in each)
+        for each in profile_lines("job", record, cells=80, glyphs=UNICODE)
+    )
+    assert "a/cuda:0: interference factor 0.80" in text
+    assert interference(RECORD) == {}
 
 
 def test_a_profile_that_has_just_begun_is_a_heading() -> None:

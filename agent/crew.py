@@ -297,6 +297,8 @@ def exited(turn: Turn, event: WorkerExited) -> None:
     worker = turn.own(event.worker)
     if worker is None:
         return
+    if event.beat is not None:
+        worker = replace(worker, beat=event.beat)
     ending = _ending(turn, worker, event)
     _bury(turn, worker, ending)
     in_order = ending.finished or ending.drained or (worker.stopped and not worker.hung)

@@ -59,6 +59,8 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     signal: int | None
     #: Its last line on stderr, for an ending without a traceback.
     last_words: str
+    #: Where it was when it ended; ticks come too seldom to tell.
+    beat: Beat | None = None
 
 
 # --- from the devices --------------------------------------------------------------------------

@@ -363,6 +363,7 @@ class Supervisor:
     def _tell_end(self, process: WorkerProcess, status: int) -> None:
         del self._workers[process.worker]
         process.session.close()
+        beat = process.pulse.read()
         process.pulse.close()
         code = os.waitstatus_to_exitcode(status)
         assert process.pid is not None
@@ -373,6 +374,7 @@ class Supervisor:
                 exit_code=code if code >= 0 else None,
                 signal=-code if code < 0 else None,
                 last_words=process.capture.last_words,
+                beat=beat,
             )
         )
 

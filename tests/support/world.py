@@ -377,6 +377,10 @@ class World:
 
     def _perform(self, node: Node, action: actions.AgentAction) -> None:
         match action:
+            case actions.StartZygote():
+                kind = node.state.slots[0].kind
+                ready = events.ZygoteReady(torch_version="2", cpu_kind=kind, seconds=1.0)
+                self.post(node, ready)
             case actions.Fork(worker=worker):
                 self._fork(node, worker)
             case actions.Tell(worker=worker, message=message):
@@ -617,6 +621,11 @@ class World:
                 start = commit.snapshot.step if commit.snapshot else 0
                 for member in fresh:
                     self._enter(member, commit, start)
+            case entry.EntryLayout() if outdated := self._outdated(members, laid_out):
+                for member in outdated:
+                    self.note(f"{member.id.place} is one behind, and nobody kept the result")
+                    self.say(member.id, FencedOff(generation=commit.generation))
+                    self.end(member.id, exit_code=0)
             case entry.EntryLayout():
                 self._tell_layout(members, laid_out)
                 for at, member in enumerate(members):
@@ -629,15 +638,20 @@ class World:
                 assert_never(laid_out)
         return True
 
+    def _outdated(self, members: list[Worker], layout: entry.EntryLayout) -> list[Worker]:
+        """Who would need the whole state in the midst of a step: the runtime ends them."""
+        return [
+            members[at]
+            for at in layout.state_to
+            if members[at].entered is not None and not members[at].stuck
+        ]
+
     def _tell_layout(self, members: list[Worker], layout: entry.EntryLayout) -> None:
         """Note what is not the same in every entry."""
         places = [member.id.place for member in members]
         for at in layout.record_to:
             assert layout.record_from is not None
             self.note(f"{places[at]} takes the last result of {places[layout.record_from]}")
-        for at in layout.state_to:
-            if members[at].entered is not None:
-                self.note(f"{places[at]} takes the whole state from {places[layout.state_from]}")
         if any(member.held for member in members):
             for at, place in enumerate(places):
                 kept, dropped = _ranks(layout.keep[at]), _ranks(layout.drop[at])

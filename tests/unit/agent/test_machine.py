@@ -444,6 +444,19 @@ def finished() -> Finished:
     return Finished(position=Position(9), step=9, digest="ab", metrics={}, epochs=1)
 
 
+def test_a_death_is_told_where_it_happened_and_not_where_the_last_tick_saw_it() -> None:
+    agent = Agent().running()
+    last = Beat(
+        phase=Pulse.MICRO_STEP, position=7, step=7, rank=1, micro_steps=9, since_s=1, polled_s=None
+    )
+    agent.take(
+        events.WorkerExited(worker=W1, pid=1, exit_code=None, signal=9, last_words="", beat=last)
+    )
+    failure = agent.ending(W1).failure
+    assert failure is not None
+    assert (failure.step, failure.rank) == (7, 1)
+
+
 def test_words_of_a_worker_that_has_ended_are_nobodys() -> None:
     agent = Agent().running()
     agent.exits(W1, signal=9)

@@ -131,6 +131,7 @@ class Driver:
             _supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
         )
         self._code = CodeCheck(settings)
+        self._told_changes: set[str] = set()
         self._link = StoreLink(
             settings,
             catalogue,
@@ -350,6 +351,10 @@ class Driver:
     def _fork(self, worker: WorkerId) -> None:
         """A script that was edited since would bring other code into the job."""
         if changed := self._code.changed():
+            if changed not in self._told_changes:  # a slot is tried more than once
+                self._told_changes.add(changed)
+                told = f"no new worker on {worker.place}: {changed}"
+                self._audience.event(_note(self._settings.job_id, told))
             self._inbox.put(events.ForkFailed(worker=worker, reason=changed))
             return
         self._workers[worker] = None

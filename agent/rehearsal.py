@@ -47,8 +47,8 @@ from easyscale.recording import Gate, Recording
 
 #: Two hosts, since sets of text have another order in each process that python starts.
 HOSTS = ("a", "b")
-#: A run in which nothing moves for so long does not come to its end.
-SILENCE_S = 180.0
+#: A run in which nothing moves for so long does not come to its end; scripts may load for long.
+SILENCE_S = 600.0
 _CLOSE_S = 10.0
 _LOOK_S = 0.01
 _LIMITS_S = {"forming": 30.0, "exchange": 60.0, "linger": 10.0}

@@ -34,7 +34,7 @@ class Output:
         )
         self._waits_for = ""
         self._told_s = 0.0
-        self._is_live = False
+        self._live = ""
 
     @property
     def glyphs(self) -> Glyphs:
@@ -83,15 +83,16 @@ class Output:
     def show_live(self, row: Line) -> None:
         """Draw a line that the next text takes the place of; nothing where nobody watches."""
         if self.look.is_terminal and not self.as_json:
-            shown = cut(row, self.cells - 1, self.glyphs.cut)
-            self._out.write(f"\r\x1b[K{paint(shown, self.look.palette)}")
-            self._is_live = True
+            shown = paint(cut(row, self.cells - 1, self.glyphs.cut), self.look.palette)
+            if shown != self._live:
+                self._out.write(f"\r\x1b[K{shown}")
+            self._live = shown
 
     def end_live(self) -> None:
         """Take that line away."""
-        if self._is_live:
+        if self._live:
             self._out.write("\r\x1b[K")
-        self._is_live = False
+        self._live = ""
 
     # --- waits ---------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 import ast
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from easyscale.agent.scratch import Mirror
 from easyscale.errors import UsageError
 from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism
-from easyscale_cli.commands.launch import check_script
+from easyscale_cli.scripts import check_script
 
 #: What a command that has no such options runs with.
 DEFAULTS: Mapping[str, Any] = {
@@ -70,10 +71,17 @@ def _folder(keep: str | None) -> Iterator[Path]:
         yield path
         return
     made = Path(tempfile.mkdtemp(prefix="easyscale-verify-"))
+    before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield made
     finally:
+        signal.signal(signal.SIGTERM, before)
         shutil.rmtree(made, ignore_errors=True)
+
+
+def _leave(number: int, _: object) -> None:
+    """End by way of every `finally`: the workers, then the folder."""
+    raise SystemExit(128 + number)
 
 
 def target_of(script: str, arguments: tuple[str, ...], *, is_module: bool = False) -> ScriptTarget:

@@ -32,8 +32,8 @@ def test_a_view_has_the_digest_of_its_copy() -> None:
 def operators(folder: Path) -> list[Operator]:
     said: list[Entry] = []
     weight = torch.arange(6.0).view(2, 3).requires_grad_()
-    with OperatorLog(folder, said.append):  # type: ignore[no-untyped-call]
-        (torch.ones(4, 2) @ weight).relu().sum().backward()
+    with OperatorLog(folder, said.append):
+        (torch.ones(4, 2) @ weight).relu().sum().backward()  # type: ignore[no-untyped-call]
     assert all(isinstance(entry, Operator) for entry in said)
     return said  # type: ignore[return-value]
 

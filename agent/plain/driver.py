@@ -91,7 +91,9 @@ class Driver:
 
     def run(self, *, notes: Sequence[str]) -> int:
         for number in {*self._settings.stop_signals, *_PASSED_ON}:
-            signal.signal(number, self._take_signal)
+            # Under nohup a closed terminal is nothing to end for.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._take_signal)
         self._open_audience(notes)
         self._meeting.start()
         if self._devices_file is not None:

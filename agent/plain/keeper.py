@@ -25,7 +25,7 @@ _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 #: For the agent to take; a terminal's Ctrl-C or a shell's end must not end the keeper first.
 _FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: How often is looked whether what a worker has left behind is gone.
-_POLL_S = 0.01
+_POLL_S = 0.03
 _DESCRIPTORS_PER_START = 2
 
 

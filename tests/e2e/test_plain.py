@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.processes import Run, launched, run_easyscale
+from tests.support.processes import Run, easyscale_command, launched, run_easyscale, started
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "plain_worker.py")
 TWO = ("launch", "--nproc-per-node", "2")
@@ -150,6 +150,15 @@ def test_what_a_dead_worker_left_behind_ends_with_the_job(tmp_path: Path) -> Non
 def test_a_signal_that_announces_an_end_is_passed_on_and_ends_nothing(tmp_path: Path) -> None:
     with launched(*TWO, SCRIPT, "usr1", cwd=tmp_path) as run:
         run.wait_for(r"(?s)(up \d.*){2}")
+        run.signal(signal.SIGUSR1)
+        assert run.wait(20) == 0, run.report()
+
+
+def test_a_closed_terminal_ends_nothing_under_nohup(tmp_path: Path) -> None:
+    command = ["nohup", *easyscale_command(), "launch", SCRIPT, "usr1"]
+    with started(command, cwd=tmp_path) as run:
+        run.wait_for("up 0")
+        run.signal(signal.SIGHUP)
         run.signal(signal.SIGUSR1)
         assert run.wait(20) == 0, run.report()
 

@@ -47,7 +47,7 @@ data = torch.utils.data.TensorDataset(samples, torch.arange(64) % 4)
 loader = job.loader(data, batch_size=2, shuffle=True)
 seeded = np.random.default_rng(7)
 by_chance = np.random.default_rng()
-calls = 0
+calls, scale = 0, 1.0
 
 for _ in job.epochs(2):
     for step in loader:
@@ -69,4 +69,7 @@ for _ in job.epochs(2):
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             step.report(loss=loss)
+        if FAULT == "outer_state":
+            scale *= 0.9
+            optimizer.param_groups[0]["lr"] = 0.05 * scale
         optimizer.step()

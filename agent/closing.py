@@ -54,6 +54,9 @@ def show_progress(turn: Turn, worker: OwnWorker, *, force: bool = False) -> None
                 slots=len(workers),
                 era=commit.generation.era if commit else 0,
                 generation=commit.generation.number if commit else 0,
+                slow=tuple(s.worker.place for s in state.view.speed.slow)
+                if state.view.speed
+                else (),
             )
         )
     )

@@ -71,11 +71,11 @@ def _slot(
         node=node.node,
         slot=slot.slot,
         kind=slot.kind,
-        state=_state(slot, ranks=ranks, is_member=member is not None),
+        state=_state(slot, view, ranks=ranks, is_member=member is not None),
         ranks=ranks,
         process_rank=commit.process_rank(worker) if commit and worker else None,
         micro_step_s=micro_step_s,
-        note=_why_unused(slot, view),
+        note=_why_unused(slot, view) or _why_slow(slot, view),
     )
     if closely is None or closely.state.node != node.node:
         return facts
@@ -87,11 +87,14 @@ def _slot(
     return _seen_closely(facts, own, reading)
 
 
-def _state(slot: SlotRecord, *, ranks: tuple[int, ...], is_member: bool) -> str:
+def _state(slot: SlotRecord, view: JobView, *, ranks: tuple[int, ...], is_member: bool) -> str:
     if slot.state in ("draining", "gone", "starting"):
         return slot.state
     if ranks:
         return "in_use"
+    slow = view.speed.slow if view.speed is not None else ()
+    if is_member and any(each.worker == slot.worker for each in slow):
+        return "emptied"
     # A member without ranks stands by with the whole state; who is none any more is on its way out.
     return "standby" if is_member or slot.state == "standby" else "draining"
 
@@ -101,6 +104,11 @@ def _why_unused(slot: SlotRecord, view: JobView) -> str | None:
     if slot.state == "standby" and spec is not None and spec.kind and slot.kind != spec.kind:
         return f"kind {slot.kind} would give other bits than the job's {spec.kind}"
     return None
+
+
+def _why_slow(slot: SlotRecord, view: JobView) -> str | None:
+    slow = view.speed.slow if view.speed is not None else ()
+    return next((each.reason for each in slow if each.worker == slot.worker), None)
 
 
 def _seen_closely(facts: SlotFacts, own: OwnWorker | None, reading: Reading) -> SlotFacts:

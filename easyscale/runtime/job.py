@@ -30,6 +30,7 @@ from easyscale.runtime.settings import Arguments, JobSettings, alone, launched, 
 from easyscale.runtime.state import captured, digest, plain_value
 from easyscale.runtime.stock import refuse_stock_parallelism
 from easyscale.runtime.team import Alone, Team
+from easyscale.runtime.timing import Timing
 from easyscale.runtime.together import Together
 from easyscale.runtime.training import Training
 
@@ -272,4 +273,12 @@ def begin_training(
     keep_freed_memory()
     streams = Streams(device)
     streams.seed(key(settings.seed, "script"))
-    return Training(settings=settings, device=device, say=say, streams=streams)
+    timing = Timing(device_mark=_cuda_mark if device.type == "cuda" else None)
+    return Training(settings=settings, device=device, say=say, streams=streams, timing=timing)
+
+
+def _cuda_mark() -> torch.cuda.Event:
+    """Where the stream is now: the host runs ahead of it, so its own clock measures nothing."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event

@@ -206,7 +206,6 @@ class Step:
         self._fetch = fetch
         self._work: StepWork | None = None
         self._rank: int | None = None
-        self._handed_out_s = 0.0
 
     @property
     def rank(self) -> int:
@@ -261,7 +260,7 @@ class Step:
             self._rank = None
             if recorder is not None and not work.todo:
                 recorder.micro_steps_done(self.number)
-            timing.end_micro_step(time.monotonic() - self._handed_out_s)
+            timing.end_micro_step()
         rank = self._team.next_rank(work)
         if rank is None:
             self._opened.complete = True
@@ -269,8 +268,8 @@ class Step:
             raise StopIteration
         began_s = time.monotonic()
         batch = self._fetch(rank)
-        self._handed_out_s = time.monotonic()
-        timing.add_data(self._handed_out_s - began_s)
+        timing.add_data(time.monotonic() - began_s)
+        timing.begin_micro_step()
         training.streams.seed(key(training.settings.seed, "compute", self.number, rank))
         self._rank = rank
         if recorder is not None:

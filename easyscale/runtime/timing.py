@@ -6,8 +6,10 @@ window begins anew with them. What is not like the rest, such as the first step,
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Protocol, Self
 
 #: Entries that a median is taken over: long enough to be calm, short enough to follow a change.
 _WINDOW = 32
@@ -82,9 +84,22 @@ def _side(seconds: float, usual: float) -> int:
     return -1 if seconds < usual / (1 + _CHANGED_SHARE) else 0
 
 
+class DeviceMark(Protocol):
+    """A moment in a device's stream of work, which the host is ahead of (a CUDA event)."""
+
+    def query(self) -> bool:
+        """Whether the device has come there."""
+
+    def elapsed_time(self, end: Self, /) -> float:
+        """Milliseconds from here to there; both have been reached."""
+
+
 @dataclass(slots=True)
 class Timing:
     """Durations of what this process does, seconds."""
+
+    #: Makes a mark where the device now is; None: the host computes, its clock is the measure.
+    device_mark: Callable[[], DeviceMark] | None = None
 
     steps: Window = field(default_factory=Window)
     micro_steps: Window = field(default_factory=Window)
@@ -93,6 +108,9 @@ class Timing:
     data: Window = field(default_factory=Window)
     #: When the last operation was complete; None before the first.
     completed_at_s: float | None = None
+    _began_s: float = 0.0
+    _began_mark: DeviceMark | None = None
+    _marks: list[tuple[DeviceMark, DeviceMark]] = field(default_factory=list)
     _data_s: float = 0.0
     _step_ended_s: float | None = None
     #: Steps were measured with other shares: they say nothing of those now.
@@ -103,13 +121,25 @@ class Timing:
     def add_data(self, seconds: float) -> None:
         self._data_s += seconds
 
-    def end_micro_step(self, seconds: float) -> None:
+    def begin_micro_step(self) -> None:
+        self._began_s = time.monotonic()
+        self._began_mark = None if self.device_mark is None else self.device_mark()
+
+    def end_micro_step(self) -> None:
         """A micro-step is done; those of a first step, or of one after a change, are no measure."""
-        if not self._is_cold:
-            self.micro_steps.append(seconds)
+        if self._is_cold:
+            return
+        if self.device_mark is None or self._began_mark is None:
+            self.micro_steps.append(time.monotonic() - self._began_s)
+        else:
+            self._marks.append((self._began_mark, self.device_mark()))
 
     def end_step(self) -> None:
-        """A step's result is held."""
+        """A step's result is held, so the device has come to the marks before it."""
+        for began, ended in self._marks:
+            if ended.query():
+                self.micro_steps.append(began.elapsed_time(ended) / 1000)
+        self._marks.clear()
         now = time.monotonic()
         if self._step_ended_s is not None:
             if self._is_stale:
@@ -130,6 +160,7 @@ class Timing:
     def interrupt(self) -> None:
         """What comes now is no step like the others."""
         self._step_ended_s = None
+        self._marks.clear()
         self._is_stale = self._is_cold = True
 
 

@@ -13,6 +13,7 @@ from easyscale.agent.meter import Reading
 from easyscale.agent.settings import Identity
 from easyscale.agent.state import Now, OwnWorker, Phase, State, Totals
 from easyscale.agent.status import Own, status_of
+from easyscale.balance import SlowSlot, SpeedRecord
 from easyscale.job_status import Glance, JobStatus, SlotFacts
 from easyscale.messages import StepReport
 from easyscale.model import (
@@ -281,3 +282,17 @@ def test_a_status_comes_back_from_json_as_it_was(spare: int, is_gone: bool) -> N
     assert msgspec.json.decode(encode(glance), type=Glance) == glance
     counts = msgspec.structs.asdict(status.counts)
     assert sum(counts.values()) - counts["nodes"] == len(status.slots)
+
+
+def test_a_slow_slot_that_holds_nothing_is_emptied_and_says_why() -> None:
+    job = Job().node("a", ("in_use", 0.05)).node("b", ("in_use", 1.5))
+    job.committed(commit(1, {A: (0, 1, 2, 3), B: ()}))
+    assert slot(seen(job), "b/cpu:0").state == "standby"
+    slow = SlowSlot(
+        worker=B, since_step=40, micro_step_s=1.5, ratio=30.0, emptied=True, reason="30 x its kind"
+    )
+    record = SpeedRecord(generation=number(1), planned_at="", planned_at_step=0, slow=(slow,))
+    status = seen(job.put(KEYS.speed, record))
+    assert slot(status, "b/cpu:0").state == "emptied"
+    assert slot(status, "b/cpu:0").note == "30 x its kind"
+    assert status.counts.emptied == 1

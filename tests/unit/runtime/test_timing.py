@@ -58,17 +58,50 @@ def test_noise_moves_the_median_by_little(seed: int, usual: float) -> None:
 
 def test_the_first_step_is_no_measure_and_neither_is_one_after_a_change() -> None:
     timing = Timing()
-    timing.end_micro_step(9.0)
+
+    def micro_step() -> None:
+        timing.begin_micro_step()
+        timing.end_micro_step()
+
+    for measured in (0, 1, 1):
+        micro_step()
+        assert len(timing.micro_steps) == measured
+        timing.end_step()
+        if measured:
+            timing.interrupt()
+            micro_step()
+            assert len(timing.micro_steps) == measured
+
+
+class Mark:
+    """A moment in the work of a device that is behind its host."""
+
+    def __init__(self, at_ms: float, *, reached: bool = True) -> None:
+        self.at_ms = at_ms
+        self.reached = reached
+
+    def query(self) -> bool:
+        return self.reached
+
+    def elapsed_time(self, end: "Mark") -> float:
+        return end.at_ms - self.at_ms
+
+
+def test_a_device_is_measured_by_its_own_clock_once_the_step_is_done() -> None:
+    marks = iter(
+        [Mark(0), Mark(10), Mark(30), Mark(30), Mark(55), Mark(55), Mark(99, reached=False)]
+    )
+    timing = Timing(device_mark=lambda: next(marks))
+    timing.begin_micro_step()
+    timing.end_micro_step()
     timing.end_step()
-    timing.end_micro_step(1.0)
-    assert timing.micro_steps.middle() == 1.0
+    for _ in range(3):
+        timing.begin_micro_step()
+        timing.end_micro_step()
+    assert timing.micro_steps.middle() is None
     timing.end_step()
-    timing.interrupt()
-    timing.end_micro_step(9.0)
-    timing.end_step()
-    timing.end_micro_step(1.0)
-    assert timing.micro_steps.middle() == 1.0
     assert len(timing.micro_steps) == 2
+    assert timing.micro_steps.middle() == pytest.approx(0.0225)
 
 
 def test_steps_of_an_earlier_layout_stand_until_the_first_of_the_new_one() -> None:

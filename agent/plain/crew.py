@@ -61,7 +61,7 @@ class Crew:
         self._next = 0
         self.logs = RunLogs(settings.logs, job_id=settings.job_id, role=settings.role, show=show)
         orphans.adopt_orphans()
-        self._keeper = KeeperLink(hear=self._hear, lost=self._lose)
+        self._keeper = self._spawn_keeper()
 
     @property
     def keeper_pid(self) -> int:
@@ -69,6 +69,9 @@ class Crew:
 
     def start(self, round_: Round, member: Member) -> None:
         """Start all workers of a round; WorkerStarted and WorkerExited follow for each."""
+        if self._keeper.is_lost:
+            self._keeper.close()
+            self._keeper = self._spawn_keeper()
         attempt = self.logs.begin_round(round_.number)
         for local_rank in range(member.workers):
             with self._lock:
@@ -101,6 +104,11 @@ class Crew:
                 stdout=output.theirs[Stream.STDOUT],
                 stderr=output.theirs[Stream.STDERR],
             )
+        if self._keeper.is_lost:  # while it was asked: whoever it has not heard of never began
+            self._lose("a loss while they started")
+
+    def _spawn_keeper(self) -> KeeperLink:
+        return KeeperLink(hear=self._hear, lost=self._lose)
 
     def see_slots(self, environments: Mapping[str, Mapping[str, str]]) -> None:
         """What workers on these slots see from the next round on."""
@@ -135,7 +143,7 @@ class Crew:
         if answer.started is not None:
             self._begin(answer.started, answer.pid)
         elif answer.refused is not None:
-            self._refuse(answer.refused, answer.reason)
+            self._refuse(answer.refused, answer.reason, is_hopeless=True)
         elif answer.exited is not None:
             self._end(answer.exited, answer.status)
 
@@ -147,18 +155,22 @@ class Crew:
         self._post(WorkerStarted(round=worker.round.number, local_rank=worker.local_rank, pid=pid))
         self.logs.begin(worker.output, source)
 
-    def _refuse(self, name: int, reason: str) -> None:
+    def _refuse(self, name: int, reason: str, *, is_hopeless: bool) -> None:
         with self._lock:
-            worker = self._workers.pop(name)
+            worker = self._workers.pop(name, None)
+        if worker is None:
+            return
         self.logs.discard(worker.output)
         fault = witness.could_not_start(
             reason, words=worker.words, rank=worker.rank, node=self._settings.node_name
         )
-        self._tell_end(worker, fault)
+        self._tell_end(worker, msgspec.structs.replace(fault, is_hopeless=is_hopeless))
 
     def _end(self, name: int, status: int) -> None:
         with self._lock:
-            worker = self._workers[name]
+            worker = self._workers.get(name)
+            if worker is None or worker.status is not None:
+                return
             worker.status = status
             if not worker.is_silent:
                 worker.timer = threading.Timer(_OUTPUT_S, self.logs.cut, [worker.output])
@@ -218,7 +230,8 @@ class Crew:
             left = dict(self._workers)
         for name, worker in left.items():
             if worker.pid is None:
-                self._refuse(name, f"the parent of the workers ended by {reason}")
+                why = f"the parent of the workers ended by {reason}"
+                self._refuse(name, why, is_hopeless=False)
             else:
                 self._end(name, int(signal.SIGKILL))
 

@@ -48,6 +48,8 @@ class KeeperLink:
         self._hear = hear
         self._lost = lost
         self._is_closing = False
+        #: It ended before it was told to.
+        self.is_lost = False
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair()
         self._control = ours
@@ -111,6 +113,7 @@ class KeeperLink:
             for line in lines:
                 self._hear(decoder.decode(line))
         if not self._is_closing:
+            self.is_lost = True
             self._lost(self._how_it_ended())
 
     def _receive(self) -> bytes:

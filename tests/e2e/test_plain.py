@@ -139,6 +139,16 @@ def test_nothing_outlives_a_keeper_that_is_killed(both_up: Run) -> None:
     assert gone(workers)
 
 
+def test_workers_start_again_below_another_keeper(tmp_path: Path) -> None:
+    with launched(*TWO, "--max-restarts", "1", SCRIPT, "until", cwd=tmp_path) as run:
+        run.wait_for(r"(?s)(try 0.*){2}")
+        (keeper,) = psutil.Process(run.pid).children()
+        keeper.kill()
+        run.wait_for(r"(?s)(try 1.*){2}", within_s=20)
+        (tmp_path / "enough").touch()
+        assert run.wait(20) == 0, run.report()
+
+
 def test_what_a_dead_worker_left_behind_ends_with_the_job(tmp_path: Path) -> None:
     with launched(*TWO, "--shutdown-timeout", "2", SCRIPT, "leave-behind", cwd=tmp_path) as run:
         run.wait_for("exited|exit 17")

@@ -140,6 +140,9 @@ def restore(at: Standpoint, memory: Memory, *, era: int | None = None) -> Verdic
     if era is None and head is not None:
         number = GenerationNumber(head.era, head.planned + 1)
     snapshot = newest_snapshot(at)
+    if snapshot is None and (refused := _none_is_readable(at)):
+        outcome = Outcome(state=JobState.FAILED, exit_code=ExitCode.JOB_FAILED, reason=refused)
+        return Verdict(End(outcome), refused, memory)
     start = Start(
         mode=Mode.RESTORE,
         generation=number,
@@ -162,9 +165,29 @@ def _wait_for_nodes(at: Standpoint, memory: Memory, reason: str, *, anew: bool) 
 
 def newest_snapshot(at: Standpoint) -> SnapshotRecord | None:
     """The newest that nobody has found unreadable."""
+    return max((s for s in _kept(at) if not s.rejected), key=_age_order, default=None)
+
+
+def _none_is_readable(at: Standpoint) -> str:
+    """Why a job that has snapshots cannot go on; it must not begin anew without a word."""
+    kept = _kept(at)
+    if not kept:
+        return ""
+    newest = max(kept, key=_age_order)
+    others = f", nor any of the {len(kept) - 1} before it" if len(kept) > 1 else ""
+    return (
+        f"snapshot {newest.name} cannot be read{others}: {newest.rejected}; "
+        "--job-id NAME begins a new job from step 0"
+    )
+
+
+def _kept(at: Standpoint) -> list[SnapshotRecord]:
     known = {record.name: record for record in at.found} | dict(at.view.snapshots)
-    usable = [s for s in known.values() if not s.superseded and not s.rejected]
-    return max(usable, key=lambda s: (s.step, s.generation, s.name), default=None)
+    return [s for s in known.values() if not s.superseded]
+
+
+def _age_order(snapshot: SnapshotRecord) -> tuple[int, GenerationNumber, str]:
+    return snapshot.step, snapshot.generation, snapshot.name
 
 
 def _restore_reason(snapshot: SnapshotRecord | None, *, anew: bool) -> str:

@@ -21,6 +21,7 @@ from easyscale.errors import FormatError, JobConflict, SnapshotDamaged
 from easyscale.integrity import check_file
 from easyscale.model import (
     Determinism,
+    GenerationNumber,
     JobSpec,
     Manifest,
     SnapshotRecord,
@@ -82,7 +83,10 @@ class Newest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """The snapshots of a folder for the store, newest first, and those that do not verify."""
+    """The snapshots of a folder for the store, newest first, and those that do not verify.
+
+    Where none does, the records are those, marked so: the job has had snapshots.
+    """
 
     records: tuple[SnapshotRecord, ...]
     rejected: tuple[SnapshotEntry, ...] = ()
@@ -149,7 +153,27 @@ class Catalogue:
         found = [
             entry for entry in self.entries() if entry.is_good and entry.name not in passed_over
         ]
-        return Survey(records=tuple(self._record(entry) for entry in found), rejected=rejected)
+        if found:
+            return Survey(records=tuple(map(self._record, found)), rejected=rejected)
+        lost = (self._lost_record(entry) for entry in rejected if self._is_ours(entry))
+        return Survey(records=tuple(lost), rejected=rejected)
+
+    def _is_ours(self, entry: SnapshotEntry) -> bool:
+        return entry.manifest is None or entry.manifest.job_id == self._job_id
+
+    def _lost_record(self, entry: SnapshotEntry) -> SnapshotRecord:
+        parts = _NAME.fullmatch(entry.name)
+        assert parts is not None
+        return SnapshotRecord(
+            name=entry.name,
+            step=entry.step,
+            epoch=0,
+            digest="",
+            bytes=entry.bytes,
+            generation=GenerationNumber(int(parts[2]), int(parts[3])),
+            nodes=(self._node,),
+            rejected=entry.reason,
+        )
 
     def refuse_other_values(self, asked: FixedValues) -> None:
         """Raise JobConflict when the newest snapshot's job has other values for life."""

@@ -141,6 +141,18 @@ def test_a_snapshot_that_could_not_be_read_is_passed_over() -> None:
     assert decision.commit.snapshot.step == 20
 
 
+def test_a_job_whose_snapshots_cannot_be_read_does_not_begin_anew() -> None:
+    job = Job().leads().node("a").snapshot(40, rejected="its bytes differ")
+    job.snapshot(20, rejected="too old").snapshot(10, superseded=True)
+    decision = ask(job).decision
+    assert isinstance(decision, End)
+    assert decision.outcome.exit_code == 1
+    assert "step-00000040" in decision.outcome.reason
+    assert decision.outcome.reason.endswith(
+        "nor any of the 1 before it: its bytes differ; --job-id NAME begins a new job from step 0"
+    )
+
+
 # --- a store that came back empty --------------------------------------------------------------
 
 

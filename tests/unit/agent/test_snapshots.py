@@ -145,6 +145,18 @@ def test_another_jobs_snapshot_is_not_taken(tmp_path: Path) -> None:
     assert newest.rejected[0].reason == "it is of job 'other'"
 
 
+def test_a_survey_tells_of_the_jobs_own_snapshots_that_are_damaged(tmp_path: Path) -> None:
+    write(tmp_path, 1, job="other")
+    (write(tmp_path, 2) / "state.pt").unlink()
+    (write(tmp_path, 3) / "manifest.json").write_text("{")
+    survey = catalogue(tmp_path).survey()
+    assert [(record.step, bool(record.rejected)) for record in survey.records] == [
+        (3, True),
+        (2, True),
+    ]
+    assert len(survey.rejected) == 3
+
+
 def test_a_newer_format_is_damaged_for_us_and_says_so(tmp_path: Path) -> None:
     path = write(tmp_path, 1) / "manifest.json"
     path.write_text(path.read_text().replace('"version":1', '"version":9'))

@@ -102,6 +102,7 @@ def command(
         reading = LogReading(shelf, wanted)
         files = reading.files()
         _check(name, files, shelf, wanted)
+        _check_rank(it, rank)
         screen = _Screen(name, output)
         screen.show(reading.lines(files))
         if follow and it is not None:
@@ -137,10 +138,17 @@ def _folder(job: str, log_dir: str | None) -> Path:
 
 
 def _check(job: str, files: Sequence[Any], shelf: Shelf, wanted: Wanted) -> None:
-    """Refuse a node or slot of which there is no log."""
-    if files or (wanted.node is None and wanted.slot is None):
+    """Refuse a node or slot of which there is no log, and a folder that holds other things."""
+    if files:
         return
     every = shelf.files()
+    if not every and isinstance(shelf, FolderShelf):
+        raise LogsElsewhere(
+            f"{shelf.folder} holds no logs of elastic workers",
+            hint="--log-dir DIR, as at the launch",
+        )
+    if wanted.node is None and wanted.slot is None:
+        return
     nodes = sorted({file.node for file in every})
     if wanted.node is not None and wanted.node not in nodes:
         near = near_miss(wanted.node, nodes)
@@ -153,6 +161,18 @@ def _check(job: str, files: Sequence[Any], shelf: Shelf, wanted: Wanted) -> None
         raise NodeUnknown(
             f"job {job!r} has no logs of slot {wanted.slot!r}; it has {some_of(slots) or 'none'}",
             hint=f"easyscale logs {job} --slot {slots[0]}" if slots else "",
+        )
+
+
+def _check_rank(job: Job | None, rank: int | None) -> None:
+    """Refuse a rank that the job has not, as far as anybody can say."""
+    if job is None or rank is None:
+        return
+    count = job.glance().status.job.logical_workers
+    if count is not None and rank >= count:
+        raise NodeUnknown(
+            f"job {job.id!r} has {count:,} logical workers; there is no rank {rank:,}",
+            hint=f"--rank {count - 1}",
         )
 
 

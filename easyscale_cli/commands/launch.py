@@ -29,8 +29,8 @@ from easyscale_cli.parameters import (
     parse_layout,
     read_rendezvous_conf,
 )
+from easyscale_cli.scripts import check_module, check_script
 from easyscale_cli.torchrun_flags import check_flags
-from easyscale_cli.views.errors import near_miss
 from easyscale_cli.views.help import PageCommand, page_text
 from easyscale_cli.views.launch_help import LAUNCH_PAGE, full_page
 
@@ -219,8 +219,8 @@ def read_settings(
         raise UsageError("--packed needs the number of ranks", hint="--packed --logical-workers N")
     is_plain = asked["packed"] or logical_workers is None
     notes = (*check_flags(asked, is_plain=is_plain), *_notes(script, after.rest, own_words))
-    if not (asked["is_module"] or asked["no_python"]):
-        check_script(script)
+    if not asked["no_python"]:
+        (check_module if asked["is_module"] else check_script)(script)
     if is_plain:
         after = ScriptArguments(logical_workers, after.rest)
         settings, further = _read_plain(script, after, asked=asked, environ=environ)
@@ -348,9 +348,8 @@ def split_script_arguments(arguments: Sequence[str]) -> ScriptArguments:
     used = 1 if equals else 2
     text = value if equals else (arguments[1] if len(arguments) > 1 else "")
     if not text.lstrip("-").isdecimal():
-        raise UsageError(
-            f"--logical-workers {text}: not a whole number", hint="--logical-workers 16"
-        )
+        fact = f"--logical-workers {text}: not a whole number" if text else f"{name}: no number"
+        raise UsageError(fact, hint="--logical-workers 16")
     rest = tuple(arguments[used:])
     number = int(text)
     if number < 1:
@@ -371,29 +370,6 @@ def _notes(script: str, rest: Sequence[str], own_words: frozenset[str]) -> tuple
 def _own_words(command: click.Command) -> frozenset[str]:
     names = (name for parameter in command.params for name in parameter.opts)
     return frozenset(name for name in names if name.startswith("--"))
-
-
-def check_script(script: str) -> None:
-    """Raise UsageError where there is no such script, with one that there is."""
-    path = Path(script)
-    if path.is_file():
-        if not os.access(path, os.R_OK):
-            raise UsageError(f"{script}: not readable by this user")
-        if path.suffix == ".ipynb":
-            raise UsageError(
-                f"{script}: a notebook, which runs in its own kernel",
-                hint=f"jupyter nbconvert --to script {script}",
-            )
-        return
-    if path.is_dir():
-        raise UsageError(f"{script}: a folder, not a script", hint="give the script inside it")
-    place = f"no such file in {path.parent.resolve()}"
-    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = near_miss(path.name, beside)
-    raise UsageError(
-        f"{script}: {place}",
-        hint=f"{path.parent / near}" if near else "give the path from here, or -m MODULE",
-    )
 
 
 def _balance(asked: Mapping[str, Any]) -> Balance:

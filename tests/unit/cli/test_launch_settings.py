@@ -206,6 +206,23 @@ def test_a_missing_script_is_named_with_its_near_miss(script: str) -> None:
     assert caught.value.hint.endswith("train.py")
 
 
+@pytest.mark.parametrize("module", ["nosuch", "json.nosuch", "json.tool.inside", "train.py"])
+def test_a_module_that_python_would_not_find_is_refused(module: str) -> None:
+    with pytest.raises(UsageError, match=f"-m {module}: there is no module "):
+        settings_of("--logical-workers", "2", "-m", module)
+
+
+def test_a_module_is_looked_for_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('run')")
+    (package / "train.py").write_text("raise SystemExit('run')")
+    monkeypatch.chdir(tmp_path)
+    assert settings_of("--logical-workers", "2", "-m", "mine.train").script.module == "mine.train"
+
+
 @pytest.mark.parametrize("period", ("0", "0s", "-1", "5m", "s"))
 def test_a_period_that_is_none_is_refused(script: str, period: str) -> None:
     with pytest.raises(click.BadParameter, match="neither a number of steps nor seconds"):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from easyscale.agent import actions, events, machine
+from easyscale.agent import actions, events, machine, records
 from easyscale.agent.settings import Balance, Identity, LaunchSettings, StoreSettings, Timeouts
 from easyscale.errors import LeaseLost, StoreUnreachable
 from easyscale.messages import (
@@ -152,6 +152,10 @@ class World:
         self.auto = True
         self.links: set[frozenset[str]] = set()
         self.said: list[actions.AgentAction] = []
+        #: At which position a group was left for another one, in order.
+        self.switched: dict[tuple[str, str], int] = {}
+        #: Whether every step of a machine is taken twice and must come to the same.
+        self.is_doubtful = False
         #: The snapshots in the folder that all nodes share.
         self.folder: list[SnapshotRecord] = []
         self.store = StoreSettings(endpoints=("etcd:2379",) if is_shared else ())
@@ -254,7 +258,10 @@ class World:
                     rank=None, micro_steps=0, since_s=self.now)  # fmt: skip
 
     def _step(self, node: Node, event: events.AgentEvent) -> None:
-        node.state, wanted, reason = machine.step(node.state, event, self._clock())
+        before = node.state
+        node.state, wanted, reason = machine.step(before, event, self._clock())
+        if self.is_doubtful:
+            assert machine.step(before, event, self._clock()) == (node.state, wanted, reason)
         if reason:
             self.note(f"{node.name}: {reason}")
         for action in wanted:
@@ -368,10 +375,20 @@ class World:
         except StoreUnreachable:
             self.post(node, events.Transacted(name=action.name, succeeded=None))
             return
+        if result.succeeded and action.name.startswith((records.PROGRESS, records.SNAPSHOT)):
+            self._check_writer(node, action.name)
         done = events.Transacted(
             name=action.name, succeeded=result.succeeded, revision=result.revision
         )
         self.post(node, done)
+
+    def _check_writer(self, node: Node, name: str) -> None:
+        """Nobody writes what counts for a group that was left behind."""
+        newest = JobView.of(self.server.contents.view(self.keys.prefix), self.keys).newest
+        known = node.state.commit
+        assert newest is not None
+        assert known is not None
+        assert known.digest == newest.digest, (node.name, name, self.trace[-40:])
 
     # --- actions -------------------------------------------------------------------------------
 
@@ -626,6 +643,9 @@ class World:
                     self.note(f"{member.id.place} is one behind, and nobody kept the result")
                     self.say(member.id, FencedOff(generation=commit.generation))
                     self.end(member.id, exit_code=0)
+                for member in fresh:
+                    if member not in outdated:  # it waits for a group that cannot be formed
+                        self.break_(member.id, [one.id for one in outdated])
             case entry.EntryLayout():
                 self._tell_layout(members, laid_out)
                 for at, member in enumerate(members):
@@ -712,14 +732,27 @@ class World:
                 for worker in group:
                     self.break_(worker.id, [w for w in commit.workers if self._is_dead(w)])
             return
+        if len({worker.position for worker in group}) > 1:
+            self._catch_up(group)
+            return
         self._count(group)
         done = [worker for worker in group if not only or worker.id in only]
-        for worker in done:
+        self._complete(done)
+        if boundary:
+            self._agree(commit, group, done)
+
+    def _complete(self, group: list[Worker]) -> None:
+        for worker in group:
             worker.position += 1
             worker.held, worker.share, worker.has_record = (), None, True
             self.say(worker.id, self.report_of(worker))
-        if boundary:
-            self._agree(commit, group, done)
+
+    def _catch_up(self, group: list[Worker]) -> None:
+        """Everything had been sent: who reads late has the result now."""
+        top = max(worker.position for worker in group)
+        behind = [worker for worker in group if worker.position < top]
+        assert all(worker.position == top - 1 for worker in behind), self.trace[-40:]
+        self._complete(behind)
 
     def _count(self, group: list[Worker]) -> None:
         """All members have sent what they hold: every rank counts exactly once."""
@@ -747,6 +780,10 @@ class World:
         return node.dead or worker_id not in node.workers
 
     def _switch(self, worker: Worker, commit: Commit) -> None:
+        assert worker.entered is not None
+        boundary = (worker.entered.digest, commit.digest)
+        at = self.switched.setdefault(boundary, worker.position)
+        assert at == worker.position, (boundary, at, worker, self.trace[-40:])
         if worker.id in commit.workers:
             worker.forming = True
             return

@@ -29,6 +29,7 @@ class Faults(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World(logical_workers=3, max_restarts=10_000)
+        self.world.is_doubtful = True  # the same view gives the same plan
         self.committed: dict[int, GenerationNumber] = {}
         self.lives = dict.fromkeys(NAMES, 1)
         self.newest = GenerationNumber(0, 0)
@@ -102,6 +103,46 @@ class Faults(RuleBasedStateMachine):
                 self.world.break_(worker.id, [])
         self.world.pump()
 
+    @rule(name=st.sampled_from(NAMES))
+    def complete_one(self, name: str) -> None:
+        """One member has the result of the running operation, the others read late."""
+        ready = [w for w in self._workers(name) if w.entered is not None]
+        if ready and not ready[0].forming and not ready[0].broken:
+            self.world.operate(ready[0].id)
+            self.world.pump()
+
+    @rule(name=st.sampled_from(NAMES))
+    def compute(self, name: str) -> None:
+        for worker in self._workers(name):
+            if worker.entered is not None and not worker.forming and not worker.broken:
+                self.world.compute(worker.id)
+
+    @rule(name=st.sampled_from(NAMES))
+    def cut_link(self, name: str) -> None:
+        """This node and the next one do not hear each other."""
+        other = NAMES[(NAMES.index(name) + 1) % len(NAMES)]
+        self.world.links.add(frozenset((name, other)))
+        for one, two in ((name, other), (other, name)):
+            suspects = [w.id for w in self._workers(two)]
+            for worker in self._workers(one):
+                members = worker.entered.workers if worker.entered else ()
+                met = [suspect for suspect in suspects if suspect in members]
+                if met and not worker.broken and not worker.forming:
+                    self.world.break_(worker.id, met)
+        self.world.pump()
+
+    @rule()
+    def join_links(self) -> None:
+        self.world.links.clear()
+        self.world.pump()
+
+    @rule(name=st.sampled_from(NAMES), is_deaf=st.booleans())
+    def hear_late(self, name: str, is_deaf: bool) -> None:
+        """What the store says reaches this agent late."""
+        if name in self.world.nodes:
+            self.world.nodes[name].deaf = is_deaf
+        self.world.pump()
+
     @rule()
     def stop_store(self) -> None:
         self.world.server.stop()
@@ -119,7 +160,7 @@ class Faults(RuleBasedStateMachine):
         Strangers alone cannot tell an empty store from a new job; that is no promise of ours.
         """
         for name, node in self.world.nodes.items():
-            node.frozen = False
+            node.frozen = node.deaf = False
             node.store.heal()
             self._resume(name)
         self.world.server.wipe()
@@ -212,8 +253,9 @@ class Faults(RuleBasedStateMachine):
             return
         if not world.server.is_running:
             world.server.start()
+        world.links.clear()
         for name, node in sorted(world.nodes.items()):
-            node.frozen = False
+            node.frozen = node.deaf = False
             node.store.heal()
             self._resume(name)
             if node.dead:

@@ -47,6 +47,8 @@ def _begin(scene: Scene, wish_id: str, *, by: str) -> Scaling:
     assert view.spec is not None
     points = sizes(scene.ask.stay, drafts.slots_of(view))
     record = view.profile
+    if record is not None and record.wish == wish_id and record.done:
+        return Scaling(wish_id, (), frozenset(), record)
     if record is None or record.wish != wish_id or record.planned != len(points):
         record = ProfileRecord(
             wish=wish_id,

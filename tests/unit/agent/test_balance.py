@@ -154,3 +154,16 @@ def test_a_migration_waits_while_its_target_is_not_ready_and_training_goes_on() 
     race.run(10)
     assert race.counts == (1, 1)
     assert any("migration waits for c" in line for line in race.world.trace)
+
+
+def test_the_leader_writes_down_what_people_the_next_leader_and_the_level_above_need() -> None:
+    race = Race([steady(0.1), steady(0.1), between(0.1, 0.4, 20, 10**9)], 9)
+    race.run(60)
+    world = race.world
+    speed = world.record(world.keys.speed)
+    assert [each["worker"][2] for each in speed["slow"]] == ["cpu:2"]
+    assert speed["former"]["counts"] == {"a/cpu:0": 3, "a/cpu:1": 3, "a/cpu:2": 3}
+    offers = world.record(world.keys.proposals)
+    assert offers["slots"] == {"cpu": 3}
+    assert offers["proposals"][0]["kind"] == "cpu"
+    assert offers["proposals"][0]["step_s"] < offers["step_s"]

@@ -1,0 +1,124 @@
+"""Which sizes a profile goes through, and where it goes on when another agent leads."""
+
+from dataclasses import replace
+
+import msgspec
+
+from easyscale.agent import scaling
+from easyscale.agent.memory import Memory
+from easyscale.agent.rebalancing import Scene
+from easyscale.agent.wants import wanted
+from easyscale.balance import ProfilePoint, ProfileRecord
+from easyscale.model import SlotRecord, Wish, WorkerId
+from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, worker
+
+A, B, C = worker("a"), worker("b"), worker("c")
+
+
+def slots(**kinds: int) -> dict[WorkerId, SlotRecord]:
+    workers = [(kind, worker(f"{kind}/{i}")) for kind, n in kinds.items() for i in range(n)]
+    return {w: SlotRecord(w.slot, kind, w) for kind, w in workers}
+
+
+def shapes(found: tuple[tuple[WorkerId, ...], ...]) -> list[str]:
+    return ["+".join(sorted(w.node for w in point)) for point in found]
+
+
+def test_one_kind_is_scaled_in_slot_by_slot() -> None:
+    known = slots(h=3)
+    assert shapes(scaling.sizes(tuple(known), known)) == ["h+h+h", "h+h", "h"]
+
+
+def test_kinds_keep_their_proportion_together_and_are_measured_alone() -> None:
+    known = slots(a=2, h=2)
+    assert shapes(scaling.sizes(tuple(known), known)) == [
+        "a+a+h+h", "a+a+h", "a+h", "a", "a+a", "h+h", "h",
+    ]  # fmt: skip
+
+
+def test_many_slots_are_thinned_out_from_all_to_one() -> None:
+    known = slots(h=500)
+    sizes = [len(point) for point in scaling.sizes(tuple(known), known)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert (sizes[0], sizes[-1]) == (500, 1)
+    assert len(sizes) <= scaling.MOST_POINTS
+
+
+def scene(record: ProfileRecord | None, *, ranks: tuple[int, int, int] = (4, 4, 1)) -> Scene:
+    spec = job_spec(logical_workers=9)
+    job = Job(spec).leads()
+    for name in "abc":
+        job.node(name, ("in_use", 0.1))
+    bounds = [sum(ranks[:i]) for i in range(4)]
+    held = {w: range(bounds[i], bounds[i + 1]) for i, w in enumerate((A, B, C))}
+    job.committed(commit(1, held)).progress(100)
+    job.put(KEYS.wish("w1"), Wish(kind="profile", target="5", by="ann"))
+    if record is not None:
+        job.put(KEYS.profile, record)
+    view, settings = job.view(), launch_settings()
+    base = view.base
+    assert base is not None
+    return Scene(view, base, wanted(view, base, settings), Memory(), settings, 100.0)
+
+
+def point(n: int) -> ProfilePoint:
+    return ProfilePoint(
+        slots={"cpu": n}, counts=(3,) * n, step_s=0.3, micro_steps_per_s=30.0, predicted_s=0.3
+    )
+
+
+def record(*points: ProfilePoint, wish: str = "w1", done: bool = False) -> ProfileRecord:
+    return ProfileRecord(
+        wish=wish, by="ann", at="t", logical_workers=9, planned=3, points=points, done=done
+    )
+
+
+def test_a_profile_begins_with_the_size_that_runs() -> None:
+    memory = scaling.follow(scene(None))
+    assert memory.scaling is not None
+    assert [each.slots for each in memory.scaling.record.points] == [{"cpu": 3}]
+    assert memory.scaling.record.points[0].micro_steps == {f"{name}/cpu:0": 0.1 for name in "abc"}
+
+
+def test_another_leader_goes_on_where_the_record_ends() -> None:
+    at = scene(record(point(3)))
+    memory = scaling.follow(at)
+    assert memory.scaling is not None
+    assert len(memory.scaling.record.points) == 1
+    plan, _ = scaling.draw(replace(at, memory=memory))
+    assert plan is not None
+    assert [len(each.ranks) for each in plan.assignments] == [5, 4, 0]
+    assert plan.workers == (A, B, C), "nobody leaves"
+
+
+def test_a_profile_that_is_done_is_not_begun_again() -> None:
+    memory = scaling.follow(scene(record(point(3), point(2), done=True)))
+    assert not scaling.is_under_way(memory)
+
+
+def test_another_persons_profile_is_one_of_its_own() -> None:
+    memory = scaling.follow(scene(record(point(3), point(2), wish="old", done=True)))
+    assert scaling.is_under_way(memory)
+
+
+def test_a_profile_ends_when_the_slots_are_others() -> None:
+    at = scene(None)
+    memory = scaling.follow(at)
+    fewer = replace(at, memory=memory, ask=replace(at.ask, stay=(A, B)))
+    memory = scaling.follow(fewer)
+    assert memory.scaling is not None
+    assert memory.scaling.record.done
+    assert "changed" in memory.scaling.record.reason
+
+
+def test_more_slots_than_logical_workers_are_no_point_of_the_curve() -> None:
+    at = scene(None)
+    spec = at.view.spec
+    assert spec is not None
+    few = msgspec.structs.replace(spec, logical_workers=2)
+    view = replace(at.view, spec=few)
+    base = commit(1, {A: [0], B: [1], C: []})
+    at = replace(at, view=view, base=base)
+    memory = scaling.follow(at)
+    assert memory.scaling is not None
+    assert len(memory.scaling.points) == 2

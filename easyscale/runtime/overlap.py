@@ -1,8 +1,8 @@
 """Starts a step's exchange while its last micro-step still runs backward.
 
 A hook tells when a gradient has been accumulated; when all of a bucket are, the bucket is given
-away. Whatever proves that wrong later (a second backward, a gradient changed by hand) makes the
-operation dirty, and all members exchange again from the untouched partial sums.
+away. Whatever proves that wrong later (a second backward, a gradient that is not what was read)
+makes the operation dirty, and all members exchange again from the untouched partial sums.
 """
 
 import threading
@@ -16,6 +16,7 @@ from easyscale.model import Span
 from easyscale.runtime import tree
 from easyscale.runtime.buckets import Bucket
 from easyscale.runtime.partials import Partials, Sums, real, scale
+from easyscale.runtime.state import has_equal_bits
 
 _Seen = tuple[int, int]
 
@@ -39,6 +40,9 @@ class Overlap:
         self._leaf: Sums = [None] * len(parameters)
         #: Place and version of each gradient when it was taken for final.
         self._seen: dict[int, _Seen] = {}
+        #: What was read of gradients before the micro-step had ended, by parameter.
+        self._read: dict[int, torch.Tensor] = {}
+        self._is_reading = False
         self._bucket_of = {
             piece.index: number for number, bucket in enumerate(buckets) for piece in bucket.pieces
         }
@@ -104,6 +108,7 @@ class Overlap:
     def finish(self, gradients: Sums) -> None:
         """Compare what was given away with what the micro-step left, and give the rest."""
         with self._changed:
+            self._changed.wait_for(lambda: not self._is_reading)
             for index, gradient in enumerate(gradients):
                 if index in self._seen:
                     if gradient is None or _identity(gradient) != self._seen[index]:
@@ -115,6 +120,12 @@ class Overlap:
                     self._leaf[index] = gradient
             self._ended = True
             self._changed.notify_all()
+        # While the exchange goes on: `p.grad.data` and `p.grad.numpy()` raise no version.
+        if not self.is_dirty:
+            self.is_dirty = not all(
+                has_equal_bits(read, gradients[index]) for index, read in self._read.items()
+            )
+        self._read.clear()
 
     def give_up(self) -> None:
         """Free the exchange thread: the operation is abandoned."""
@@ -136,7 +147,7 @@ class Overlap:
         if self.rank is None or not span.lo <= self.rank < span.hi:
             bucket.fill(views, bucket.of(partials.sums(span)))
             return
-        leaf = bucket.of(self._leaf)
+        leaf = self._leaf_of(bucket)
         bucket.fill(views, leaf)
         present = [view for view, value in zip(views, leaf, strict=True) if value is not None]
         scale(present, self._factor)
@@ -147,6 +158,25 @@ class Overlap:
             assert other is not None
             _add(views, bucket.of(partials.sums(other)), other_is_left=other.lo < node.lo)
             node = parent
+
+    def _leaf_of(self, bucket: Bucket) -> Sums:
+        """The last micro-step's gradients; a copy is kept of what may still be changed by hand."""
+        with self._changed:
+            leaf = bucket.of(self._leaf)
+            if self._ended:
+                return leaf
+            self._is_reading = True
+        try:
+            # Read once: the script may be writing there, and what travels is what is compared.
+            copies = [None if value is None else value.clone() for value in leaf]
+            for piece, copy in zip(bucket.pieces, copies, strict=True):
+                if copy is not None:
+                    self._read[piece.index] = copy
+            return copies
+        finally:
+            with self._changed:
+                self._is_reading = False
+                self._changed.notify_all()
 
 
 def _add(views: Sequence[torch.Tensor], others: Sums, *, other_is_left: bool) -> None:
@@ -160,5 +190,5 @@ def _add(views: Sequence[torch.Tensor], others: Sums, *, other_is_left: bool) ->
 
 
 def _identity(gradient: torch.Tensor) -> _Seen:
-    # Views share the counter, and every change in place raises it.
+    # Views share the counter, and every change in place that autograd sees raises it.
     return gradient.data_ptr(), gradient._version  # noqa: SLF001

@@ -75,6 +75,9 @@ class SnapshotWriter:
         began = time.monotonic()
         try:
             name, manifest = write_snapshot(state, origin)
+        except FormatError as error:
+            self._say(SnapshotFailed(step=state.place.step, reason=error.message))
+            return
         except OSError as error:
             # A full disk is a warning, not an end of training.
             reason = f"{error.strerror or error} ({error.filename or origin.folder})"
@@ -95,7 +98,10 @@ class SnapshotWriter:
 
 
 def write_snapshot(state: State, origin: Origin) -> tuple[str, Manifest]:
-    """Write one snapshot durably; returns its name. Raises OSError and leaves nothing behind."""
+    """Write one snapshot durably; returns its name.
+
+    Raises OSError, or FormatError where it could not be read back, and leaves nothing behind.
+    """
     name = f"step-{state.place.step:08d}-g{origin.generation}-{origin.worker.writer}"
     target = origin.folder / name
     if target.exists():  # the same boundary once more: a pause right after a periodic one
@@ -107,6 +113,9 @@ def write_snapshot(state: State, origin: Origin) -> tuple[str, Manifest]:
     try:
         partial.mkdir(mode=0o700)
         written = _write_state(state, partial / STATE_FILE)
+        # Structure and plain values by the loader that a restore uses; the tensors' bytes are
+        # those that were measured.
+        State.read(partial / STATE_FILE, source=f"what was written of {name}")
         manifest = _manifest(state, origin, written)
         _write_durably(partial / MANIFEST_FILE, encode(manifest).encode() + b"\n")
         _sync_folder(partial)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 from typing import IO, Any, Self
 
 import numpy as np
@@ -21,6 +22,9 @@ from easyscale.runtime.registry import Registry, leaves
 FORMAT = 1
 #: A state travels to a joiner in pieces of this size.
 CHUNK_BYTES = 4 * 1024 * 1024
+
+#: Integers of each size, to compare bits as numbers.
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Plain = dict[str, Any]
 
@@ -68,10 +72,14 @@ class State:
         torch.save({"format": FORMAT, **values, "place": place}, file)
 
     @classmethod
-    def read(cls, file: IO[bytes], *, source: str) -> Self:
-        """Read it back; raises FormatError that names `source`."""
+    def read(cls, file: IO[bytes] | Path, *, source: str) -> Self:
+        """Read it back; raises FormatError that names `source`.
+
+        By its path a file is mapped: what nobody looks at is not read from the disk.
+        """
         try:
-            values = torch.load(file, map_location="cpu", weights_only=True)
+            by_path = isinstance(file, Path)
+            values = torch.load(file, map_location="cpu", weights_only=True, mmap=by_path or None)
             if values.pop("format") > FORMAT:
                 raise FormatError(
                     f"{source} was written by a newer easyscale",
@@ -104,18 +112,20 @@ class State:
 
 def captured(registry: Registry) -> Plain:
     """Copy what is registered to host memory."""
-    objects: Plain = {}
+    return dict(_each_captured(registry))
+
+
+def _each_captured(registry: Registry) -> Iterator[tuple[str, Plain]]:
     for name, module in registry.modules.items():
         tensors = dict(module.state_dict())
         # Non-persistent buffers are state as well: a joiner must not start from fresh ones.
         for path, buffer in module.named_buffers():
             tensors.setdefault(path, buffer)
-        objects[name] = _copied(tensors, name)
+        yield name, _copied(tensors, name)
     for name, thing in (*registry.optimizers.items(), *registry.stateful.items()):
-        objects[name] = _copied(thing.state_dict(), name)
+        yield name, _copied(thing.state_dict(), name)
     for name, tree in registry.tensors.items():
-        objects[name] = _copied(tree, name)
-    return objects
+        yield name, _copied(tree, name)
 
 
 def restore(registry: Registry, objects: Plain) -> None:
@@ -130,11 +140,82 @@ def restore(registry: Registry, objects: Plain) -> None:
                     buffer.copy_(objects[name][path])
     for name, thing in (*registry.optimizers.items(), *registry.stateful.items()):
         thing.load_state_dict(objects[name])
+    for name, optimizer in registry.optimizers.items():
+        _keep_dtypes(optimizer, objects[name])
     for name, tree in registry.tensors.items():
         saved = dict(leaves(objects[name], name))
         with torch.no_grad():
             for path, tensor in leaves(tree, name):
                 tensor.copy_(saved[path])
+    _refuse_inexact(registry, objects)
+
+
+def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Plain) -> None:
+    """Undo the cast to the parameter's type: NAdam counts in float32 beside double parameters."""
+    numbers = [n for group in saved.get("param_groups", ()) for n in group.get("params", ())]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for parameter, number in zip(parameters, numbers, strict=False):
+        own, kept = optimizer.state.get(parameter), saved.get("state", {}).get(number)
+        if isinstance(own, dict) and isinstance(kept, dict):
+            own.update(_with_dtypes(own, kept))
+
+
+def _with_dtypes(loaded: Any, saved: Any) -> Any:  # noqa: ANN401
+    match loaded, saved:
+        case torch.Tensor(), torch.Tensor() if loaded.dtype != saved.dtype:
+            return saved.to(loaded.device)
+        case dict(), dict():
+            return {
+                key: _with_dtypes(value, saved[key]) if key in saved else value
+                for key, value in loaded.items()
+            }
+        case (list(), list()) | (tuple(), tuple()) if len(loaded) == len(saved):
+            return type(saved)(map(_with_dtypes, loaded, saved))
+        case _:
+            return loaded
+
+
+def _refuse_inexact(registry: Registry, objects: Plain) -> None:
+    """Name the first thing that does not have the bits that it was given."""
+    for name, plain in _each_captured(registry):
+        now = dict(entries(plain, name))
+        for path, value in sorted(entries(objects[name], name)):
+            if path not in now or not _is_equal(now.pop(path), value):
+                raise _inexact(path)
+        for path in sorted(now):
+            raise _inexact(path)
+
+
+def _inexact(path: str) -> ScriptError:
+    return ScriptError(
+        f"{path} is not what it was after it was restored: training would go on with other bits",
+        hint="a load_state_dict that sets exactly what state_dict returned",
+        see=Paragraph.STATE,
+    )
+
+
+def _is_equal(one: Any, other: Any) -> bool:  # noqa: ANN401
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return has_equal_bits(one, other)
+    return type(one) is type(other) and _text(one) == _text(other)
+
+
+def has_equal_bits(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    """Compare two dense tensors bit for bit: a NaN equals itself, zeros have signs."""
+    if other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    one, other = (_as_words(tensor) for tensor in (one, other))
+    if one.device.type == other.device.type == "cpu":
+        # A third of the time that `torch.equal` takes.
+        return np.array_equal(one.numpy(), other.numpy())
+    return torch.equal(one, other.to(one.device))
+
+
+def _as_words(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.view(_WORDS[tensor.element_size()])
 
 
 def refuse_unequal(registry: Registry, objects: Plain) -> None:
@@ -250,23 +331,29 @@ def entries(value: Any, path: str = "") -> Iterator[_Entry]:  # noqa: ANN401
 
 def _copied(value: Any, path: str) -> Any:  # noqa: ANN401
     """Copy to host memory, as plain as `weights_only` wants it; raises ScriptError by name."""
-    match value:
-        case torch.Tensor():
-            return value.detach().to("cpu", copy=True)
-        case np.generic():  # before float, of which NumPy's is one
-            return value.item()
-        case None | bool() | int() | float() | str() | bytes() | complex():
-            return value
-        case np.ndarray():
-            return torch.from_numpy(value.copy())
-        case Counter():
-            return Counter(value)
-        case Mapping():
-            return {key: _copied(item, f"{path}.{key}") for key, item in value.items()}
-        case tuple():
-            return tuple(_copied(item, f"{path}.{n}") for n, item in enumerate(value))
-        case list():
-            return [_copied(item, f"{path}.{n}") for n, item in enumerate(value)]
+    match _plain(value):
+        case torch.Tensor() as tensor if tensor.layout is torch.strided:
+            return tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
+        case None | bool() | int() | float() | str() | bytes() | complex() as plain:
+            return plain
+        case np.ndarray() as array if array.dtype.kind in "biufc":
+            return torch.from_numpy(array.copy())
+        case Counter() as counter:
+            return Counter({_key(key, path): _copied(n, path) for key, n in counter.items()})
+        case Mapping() as mapping:
+            return {
+                _key(key, path): _copied(item, f"{path}.{key}") for key, item in mapping.items()
+            }
+        case tuple() as items:
+            return tuple(_copied(item, f"{path}.{n}") for n, item in enumerate(items))
+        case list() as items:
+            return [_copied(item, f"{path}.{n}") for n, item in enumerate(items)]
+        case torch.Tensor() as tensor:
+            raise ScriptError(
+                f"{path} is a tensor of layout {tensor.layout}: a state holds dense ones",
+                hint=f"{path.rpartition('.')[2]}.to_dense()",
+                see=Paragraph.STATE,
+            )
         case _:
             raise ScriptError(
                 f"{path} is a {type(value).__name__}: a state holds tensors, numbers, strings, "
@@ -276,16 +363,63 @@ def _copied(value: Any, path: str) -> Any:  # noqa: ANN401
             )
 
 
-def plain_value(name: str, value: Any) -> Any:  # noqa: ANN401
-    """Check a value of `job.state`: plain, so that it can be written down and read back."""
-    for path, item in leaves(value, name):
-        if not (item is None or isinstance(item, (bool, int, float, str))):
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Turn NumPy's numbers and subclasses of Python's (enums) into Python's own numbers and texts.
+
+    Subclasses are pickled by the name of their class, which the safe loader does not look up.
+    """
+    if isinstance(value, np.generic):  # before float, of which NumPy's is one
+        value = value.item()
+    match value:
+        case bool() | np.generic():
+            return value
+        case int():
+            return int.__index__(value)
+        case float():
+            return float.__float__(value)
+        case str():
+            return str.__str__(value)
+        case bytes():
+            return b"".join((value,))
+        case complex():
+            return complex(value.real, value.imag)
+        case _:
+            return value
+
+
+def _key(key: Any, path: str) -> Any:  # noqa: ANN401
+    plain = _plain(key)
+    if plain is None or isinstance(plain, (bool, int, float, str)):
+        return plain
+    if isinstance(plain, tuple):
+        return tuple(_key(part, path) for part in plain)
+    raise ScriptError(
+        f"{path} has the key {key!r}, a {type(key).__name__}: a state has numbers and strings as "
+        "keys, since nothing is unpickled",
+        see=Paragraph.STATE,
+    )
+
+
+def plain_value(path: str, value: Any) -> Any:  # noqa: ANN401
+    """Copy a value of `job.state` as plain as it is read back; raises ScriptError by name."""
+    match _plain(value):
+        case None | bool() | int() | float() | str() as plain:
+            return plain
+        case dict() as mapping:
+            return {
+                _key(key, f"job.state: {path}"): plain_value(f"{path}.{key}", item)
+                for key, item in mapping.items()
+            }
+        case list() as items:
+            return [plain_value(f"{path}.{n}", item) for n, item in enumerate(items)]
+        case tuple() as items:
+            return tuple(plain_value(f"{path}.{n}", item) for n, item in enumerate(items))
+        case _:
             raise ScriptError(
-                f"job.state holds plain values, and {path} is a {type(item).__name__}",
+                f"job.state holds plain values, and {path} is a {type(value).__name__}",
                 hint="numbers, strings, lists and dicts; tensors are registered",
                 see=Paragraph.STATE,
             )
-    return value
 
 
 def _named(names: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from easyscale.errors import IncompleteStep, JobConflict, ScriptError
 from easyscale.runtime.randomness import OuterStream, Streams
 from easyscale.runtime.registry import Registry
 from easyscale.runtime.settings import JobSettings
-from easyscale.runtime.state import Place, State, captured, passed_values, restore
+from easyscale.runtime.state import Place, State, captured, passed_values, plain_value, restore
 from easyscale.runtime.timing import Timing
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Training:
                 path: parameter.requires_grad for path, parameter in registry.parameters.items()
             },
             passed=dict(self._passed),
-            user=dict(self.user),
+            user={name: plain_value(name, value) for name, value in self.user.items()},
             metrics=dict(self.metrics),
             outer_stream=(pending or self.streams.capture()).to_plain(),
             data=dict(self.data),

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 
 from easyscale.model import Span
 from easyscale.runtime import tree
-from easyscale.runtime.buckets import TensorLayout
+from easyscale.runtime.buckets import TensorLayout, plan_buckets
 from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.group import Group
 from easyscale.runtime.headers import Operation, OperationKind
+from easyscale.runtime.overlap import Overlap
 from easyscale.runtime.partials import Partials
 from easyscale.runtime.reduction import Fill
 from tests.support import members
@@ -229,6 +230,96 @@ def test_buckets_travel_while_the_last_micro_step_still_runs() -> None:
         return seen_during_backward == [True]
 
     assert members.run_members(2, body) == [True, True]
+
+
+def through_data(gradient: torch.Tensor) -> None:
+    gradient.data.clamp_(-1e-3, 1e-3)
+
+
+def through_numpy(gradient: torch.Tensor) -> None:
+    array = gradient.numpy()
+    array *= 0.5
+
+
+def turned_round(gradient: torch.Tensor) -> None:
+    gradient.data.copy_(gradient.data.flip(0))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("change", (through_data, through_numpy, turned_round))
+def test_a_gradient_changed_behind_autograds_back_after_it_was_read_is_exchanged_again(
+    name: str, change: Callable[[torch.Tensor], None]
+) -> None:
+    shares = LAYOUTS[name]
+    owner = {rank: member for member, share in enumerate(shares) for rank in share}
+    read = [threading.Event() for _ in shares]
+    all_read = threading.Barrier(sum(bool(share) for share in shares), timeout=10)
+
+    def changed(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:
+        plain(net, x, rank)
+        if rank == shares[owner[rank]][-1]:
+            assert read[owner[rank]].wait(10)
+            all_read.wait()
+        for parameter in net.parameters():
+            if parameter.grad is not None:
+                change(parameter.grad)
+
+    def without_waiting(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:
+        plain(net, x, rank)
+        for parameter in net.parameters():
+            if parameter.grad is not None:
+                change(parameter.grad)
+
+    def body(group: Group) -> tuple[list[list[bytes | None]], list[bool]]:
+        trainer = Trainer(group, shares)
+        reduction = trainer.exchange._reduction
+        assert reduction is not None
+        reduce = reduction.reduce
+
+        def noted(index: int, layout: Sequence[Sequence[Span]], fill: Fill) -> None:
+            reduce(index, layout, fill)
+            read[group.rank].set()
+
+        seen = [trainer.step(0, plain)]
+        reduction.reduce = noted  # type: ignore[method-assign]
+        seen += [trainer.step(1, changed), trainer.step(2, plain), trainer.step(3, plain)]
+        trainer.exchange.close()
+        return seen, trainer.dirty
+
+    expected = alone((plain, without_waiting, plain, plain))
+    for rank, (seen, dirty) in enumerate(members.run_members(len(shares), body)):
+        assert seen == expected
+        assert dirty == [False, bool(shares[rank]), False, False]
+
+
+def test_a_gradient_is_compared_only_once_it_has_been_read_to_its_end() -> None:
+    """A thread that is reading while the micro-step ends could else have read half of a change."""
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    (bucket,) = plan_buckets(TensorLayout.of([("p", parameter)], []))
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(torch.Tensor):
+        def clone(self, **_: object) -> torch.Tensor:
+            begun.set()
+            assert go_on.wait(10)
+            return torch.full((3,), 7.0)
+
+    overlap = Overlap([bucket], [parameter], rank=0, factor=1.0)
+    with overlap:
+        parameter.sum().backward()  # type: ignore[no-untyped-call]
+    overlap._leaf[0] = torch.ones(3).as_subclass(Slow)
+    views = bucket.views(torch.zeros(3))
+    reader = threading.Thread(target=overlap.fill, args=(0, Partials(1), Span(0, 1), views, 1))
+    reader.start()
+    assert begun.wait(10)
+    main = threading.Thread(target=overlap.finish, args=([parameter.grad],))
+    main.start()
+    go_on.set()
+    for thread in (reader, main):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert overlap.is_dirty
+    assert views[0].tolist() == [7.0, 7.0, 7.0]
 
 
 def by_hand_where_nothing_is_trained(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:

@@ -1,11 +1,14 @@
 """A training state comes back bit for bit, refuses what does not fit, and has one name."""
 
 import io
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,9 +16,18 @@ from torch import nn
 from easyscale.errors import FormatError, JobConflict, ScriptError, SnapshotDamaged
 from easyscale.model import Determinism, GenerationNumber, WorkerId
 from easyscale.runtime.randomness import Streams
+from easyscale.runtime.registry import Registry
 from easyscale.runtime.settings import JobSettings
 from easyscale.runtime.snapshots import Origin, SnapshotWriter, read_snapshot, write_snapshot
-from easyscale.runtime.state import State, digest, entry_digests
+from easyscale.runtime.state import (
+    State,
+    captured,
+    digest,
+    entry_digests,
+    has_equal_bits,
+    plain_value,
+    restore,
+)
 from easyscale.runtime.training import SourcePlace, Training
 
 CPU = torch.device("cpu")
@@ -200,6 +212,133 @@ def test_what_would_have_to_be_unpickled_is_refused_by_name() -> None:
         trained.training.capture()
 
 
+class Colour(str, Enum):  # noqa: UP042 - its str() is not its text
+    RED = "red"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.float64(0.75), 0.75),
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.bool_(True), True),
+        (Level.LOW, 1),
+        (Colour.RED, "red"),
+        (
+            {Level.LOW: [np.float64(1.5)], Colour.RED: (np.int8(2), None)},
+            {1: [1.5], "red": (2, None)},
+        ),
+        (OrderedDict(a=Counter(x=2)), {"a": {"x": 2}}),
+    ],
+)
+def test_a_plain_value_is_kept_as_pythons_own_and_can_be_read_back(
+    value: object, plain: object
+) -> None:
+    trained = Trained()
+    trained.training.user["best"] = value
+    user = through_file(trained.training.capture()).user
+    assert user == {"best": plain}
+    assert repr(user["best"]) == repr(plain)
+    assert repr(plain_value("best", value)) == repr(plain)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ({("a", object()): 1}, "job.state: best has the key <object"),
+        ({"a": [1, {2}]}, r"best.a.1 is a set"),
+        ([np.ones(2)], r"best.0 is a ndarray"),
+        (np.datetime64("2026-01-01"), "best is a datetime64"),
+        (np.longdouble(1), "best is a longdouble"),
+    ],
+)
+def test_a_value_that_is_not_plain_is_refused_by_name(value: object, sentence: str) -> None:
+    with pytest.raises(ScriptError, match=sentence):
+        plain_value("best", value)
+
+
+def test_a_list_that_is_changed_in_place_is_checked_and_copied_at_the_boundary() -> None:
+    trained = Trained()
+    given = [1]
+    trained.training.user["history"] = plain_value("history", given)
+    given.append(9)
+    trained.training.user["history"].append(np.float64(2.0))
+    state = trained.training.capture()
+    trained.training.user["history"].append(3)
+    assert state.user == {"history": [1, 2.0]}
+    assert through_file(state).user == state.user
+    trained.training.user["history"].append(object())
+    with pytest.raises(ScriptError, match=r"history.3 is a object"):
+        trained.training.capture()
+
+
+OPTIMIZERS = "SGD Adam AdamW Adagrad Adadelta Adamax ASGD NAdam RAdam RMSprop Rprop Adafactor"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", OPTIMIZERS.split())
+def test_an_optimizers_own_numbers_keep_their_type(name: str, dtype: torch.dtype) -> None:
+    def built(seed: int) -> tuple[nn.Parameter, torch.optim.Optimizer, Registry]:
+        drawn = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed))
+        weight = nn.Parameter(drawn.to(dtype))
+        optimizer = getattr(torch.optim, name)([weight], lr=0.01)
+        return weight, optimizer, Registry.of({"weight": weight, "optimizer": optimizer})
+
+    def train(weight: nn.Parameter, optimizer: torch.optim.Optimizer, steps: range) -> None:
+        for step in steps:
+            generator = torch.Generator().manual_seed(step)
+            weight.grad = torch.randn(4, 3, generator=generator).to(dtype)
+            optimizer.step()
+
+    weight, optimizer, registry = built(1)
+    train(weight, optimizer, range(3))
+    file = io.BytesIO()
+    torch.save(captured(registry), file)
+    file.seek(0)
+    other_weight, other_optimizer, other = built(2)
+    restore(other, torch.load(file, weights_only=True))
+    assert digest(captured(other)) == digest(captured(registry))
+    train(weight, optimizer, range(3, 6))
+    train(other_weight, other_optimizer, range(3, 6))
+    assert digest(captured(other)) == digest(captured(registry))
+
+
+class Rounds:
+    """Something registered whose load_state_dict does not set what it was given."""
+
+    def __init__(self) -> None:
+        self.rate = 0.1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rate": self.rate}
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        self.rate = float(np.float32(values["rate"]))
+
+
+def test_what_does_not_come_back_bit_for_bit_is_refused_by_name() -> None:
+    registry = Registry.of({"rounds": Rounds()})
+    with pytest.raises(ScriptError, match=r"rounds.rate is not what it was after it was restored"):
+        restore(registry, captured(registry))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_bits_are_compared_and_not_numbers(dtype: torch.dtype) -> None:
+    one = torch.tensor([[0.0, float("nan"), 1.0], [2.0, -3.0, 4.0]], dtype=dtype)
+    assert has_equal_bits(one, one.clone())
+    assert has_equal_bits(one, one.t().contiguous().t())
+    signed = one.clone()
+    signed[0, 0] = -0.0
+    assert not has_equal_bits(one, signed)
+    assert not has_equal_bits(one, one.flip(1))
+    assert not has_equal_bits(one, None)
+
+
 # --- on disk -------------------------------------------------------------------------------------
 
 
@@ -245,3 +384,15 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     writer.begin(Trained().train(), origin(blocked / "s"), pause_s=0.0, last=False)
     writer.finish()
     assert [type(one).__name__ for one in said] == ["SnapshotFailed"]
+
+
+def test_what_cannot_be_read_back_is_said_and_gets_no_name(tmp_path: Path) -> None:
+    said: list[Any] = []
+    state = replace(Trained().train(), user={"best": Level.LOW})
+    writer = SnapshotWriter(said.append)
+    writer.begin(state, origin(tmp_path), pause_s=0.0, last=False)
+    writer.finish()
+    (failed,) = said
+    assert type(failed).__name__ == "SnapshotFailed"
+    assert "holds no training state" in failed.reason
+    assert list(tmp_path.iterdir()) == []

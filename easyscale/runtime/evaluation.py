@@ -3,6 +3,7 @@
 Results travel as tensors, numbers, strings and nests of them; nothing is unpickled.
 """
 
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from easyscale.runtime.team import Team
 
 Function = Callable[[Any], Any]
+#: What comes back as it was returned; a subclass of these that is not here is refused.
+_SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple", torch.Size: "size"}
+_MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
 #: Results by the number of their batch, encoded.
 Results = dict[int, bytes]
 
@@ -220,33 +224,54 @@ def decode_result(data: bytes, device: torch.device) -> Any:  # noqa: ANN401 - a
 
 def _tagged(value: Any, path: str) -> Any:  # noqa: ANN401
     match value:
-        case torch.Tensor():
-            host = value.detach().cpu().contiguous()
+        case torch.Tensor() if value.layout is torch.strided and not value.is_quantized:
+            host = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
             raw = host.reshape(-1).view(torch.uint8).numpy().tobytes()
             dtype = str(value.dtype).removeprefix("torch.")
             return ["tensor", dtype, list(value.shape), value.device.type != "cpu", raw]
-        case np.generic():
-            return _tagged(value.item(), path)
+        case np.generic() if not isinstance(number := value.item(), np.generic):
+            return _tagged(number, path)
         case int() if not isinstance(value, bool) and not -(2**63) <= value < 2**63:
-            return ["int", str(value)]
+            return ["int", str(int(value))]
+        case complex():
+            return ["complex", value.real, value.imag]
         case None | bool() | int() | float() | str() | bytes():
             return value
-        case list() | tuple():
-            kind = "list" if isinstance(value, list) else "tuple"
+        case list() | tuple() if type(value) in _SEQUENCES:
+            kind = _SEQUENCES[type(value)]
             return [kind, [_tagged(item, f"{path}[{n}]") for n, item in enumerate(value)]]
-        case dict():
+        case dict() if type(value) in _MAPPINGS:
             pairs = [
                 [_tagged(name, path), _tagged(item, f"{path}[{name!r}]")]
                 for name, item in value.items()
             ]
-            return ["dict", pairs]
+            return [_MAPPINGS[type(value)], pairs]
         case _:
             raise ScriptError(
-                f"job.evaluate: {path} is a {type(value).__name__}; results are tensors, numbers, "
+                f"job.evaluate: {path} is a {_kind(value)}; results are dense tensors, numbers, "
                 "strings and lists or dicts of them",
-                hint="return numbers or tensors, and build the rest from the list of results",
+                hint=_plain_form(value),
                 see=Paragraph.EVALUATION,
             )
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"tensor of layout {str(value.layout).removeprefix('torch.')}"
+    return type(value).__name__
+
+
+def _plain_form(value: object) -> str:
+    match value:
+        case torch.Tensor():
+            return "return value.dequantize()" if value.is_quantized else "return value.to_dense()"
+        case tuple() if hasattr(value, "_asdict"):
+            return "return value._asdict()"
+        case tuple() | list() | dict():
+            plain = next(kind for kind in (tuple, list, dict) if isinstance(value, kind))
+            return f"return {plain.__name__}(value)"
+        case _:
+            return "return numbers or tensors, and build the rest from the list of results"
 
 
 def _untagged(value: Any, device: torch.device) -> Any:  # noqa: ANN401
@@ -259,12 +284,14 @@ def _untagged(value: Any, device: torch.device) -> Any:  # noqa: ANN401
             return flat.reshape(shape).to(device if on_device else "cpu")
         case ["int", str(text)]:
             return int(text)
-        case ["list", list(items)]:
-            return [_untagged(item, device) for item in items]
-        case ["tuple", list(items)]:
-            return tuple(_untagged(item, device) for item in items)
-        case ["dict", list(pairs)]:
-            return {_untagged(name, device): _untagged(item, device) for name, item in pairs}
+        case ["complex", float(real), float(imaginary)]:
+            return complex(real, imaginary)
+        case [str(kind), list(items)] if kind in _SEQUENCES.values():
+            make = next(cls for cls, name in _SEQUENCES.items() if name == kind)
+            return make([_untagged(item, device) for item in items])
+        case [str(kind), list(pairs)] if kind in _MAPPINGS.values():
+            make = next(cls for cls, name in _MAPPINGS.items() if name == kind)
+            return make({_untagged(key, device): _untagged(item, device) for key, item in pairs})
         case list():
             raise FormatError(f"an evaluation's result has the unknown form {value[:1]}")
         case _:

@@ -71,6 +71,8 @@ class Means:
                 column = values.setdefault(name, [None] * n)
                 column[report.rank] = float.fromhex(text)
         self.weighted = any(weight is not None for weight in weights)
+        if self.weighted:
+            _refuse_unsaid(weights)
         self.total_weight = tree_sum(weights) or 0.0
         self.values = {name: self._mean(values[name], weights) for name in sorted(values)}
 
@@ -88,6 +90,18 @@ class Means:
         ]
         total = tree_sum(present) or 0.0
         return (tree_sum(shares) or 0.0) / total if total else math.nan
+
+
+def _refuse_unsaid(weights: Sequence[float | None]) -> None:
+    """A sum of gradients that are weighted and of ones that are not has no meaning."""
+    unsaid = [rank for rank, weight in enumerate(weights) if weight is None]
+    if unsaid:
+        said = next(rank for rank, weight in enumerate(weights) if weight is not None)
+        raise ScriptError(
+            f"step.weight was called in the micro-step of logical rank {said} and not in that of "
+            f"logical rank {unsaid[0]}: a step is weighted in all of its micro-steps or in none",
+            hint="step.weight(n) in every micro-step; 0 for one that does not count",
+        )
 
 
 def tree_sum(values: Sequence[float | None]) -> float | None:

@@ -110,15 +110,18 @@ class Registry:
         for name, module in self.modules.items():
             for path, parameter in module.named_parameters(prefix=name):
                 if id(parameter) not in seen:
+                    _refuse_tensor(path, parameter)
                     seen.add(id(parameter))
                     self.parameters[path] = parameter
             for path, owner in module.named_modules(prefix=name):
                 for buffer, tensor in owner._buffers.items():  # noqa: SLF001 - as BufferSlot
                     if tensor is not None and id(tensor) not in seen:
+                        _refuse_tensor(f"{path}.{buffer}", tensor)
                         seen.add(id(tensor))
                         self.buffers.append(BufferSlot(f"{path}.{buffer}", owner, buffer))
         for name, tree in self.tensors.items():
             for path, tensor in leaves(tree, name):
+                _refuse_tensor(path, tensor)
                 if tensor.requires_grad and tensor.is_leaf and id(tensor) not in seen:
                     seen.add(id(tensor))
                     self.parameters[path] = tensor
@@ -166,6 +169,34 @@ def refuse_module(name: str, module: nn.Module) -> None:
                 f"{path} has no shape yet (a lazy module)",
                 hint="run one batch through the model before job.register",
             )
+
+
+def _refuse_tensor(path: str, tensor: torch.Tensor) -> None:
+    """Refuse what cannot be copied into, byte for byte, where it stands."""
+    if tensor.layout is not torch.strided:
+        fact = f"has the layout {str(tensor.layout).removeprefix('torch.')}"
+        hint = "to_dense()"
+    elif tensor.is_meta:
+        fact, hint = "is on the meta device and holds no numbers", "to_empty(...) and fill it"
+    elif tensor.is_quantized:
+        fact, hint = "is quantized", "int_repr() and the scale beside it"
+    elif tensor.is_conj() or tensor.is_neg():
+        fact, hint = "is a conjugate or negated view", "resolve_conj().resolve_neg()"
+    elif _has_overlap(tensor):
+        fact, hint = "is expanded: several of its numbers share one place", "contiguous()"
+    else:
+        return
+    raise ScriptError(
+        f"{path} {fact}: its bytes cannot be kept equal in all processes",
+        hint=f"register it as tensor.{hint}",
+        see=Paragraph.STATE,
+    )
+
+
+def _has_overlap(tensor: torch.Tensor) -> bool:
+    return any(
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
 
 
 def refuse_sparse(parameters: Mapping[str, torch.Tensor]) -> None:

@@ -1,7 +1,8 @@
 """The training API in one process: its numbers, its gradients, and each refusal in one sentence."""
 
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -232,6 +233,22 @@ def test_an_evaluation_gives_every_batch_in_order_and_changes_nothing(start: Ini
     assert [part.training for part in model.modules()] == [True, True, True, True, False]
 
 
+def test_results_come_back_as_they_were_returned(start: Init) -> None:
+    job = start(logical_workers=2)
+    job.register(model=net())
+    conjugate = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    value = [
+        (1 + 2j, -0.0j, None, True, 2**70),
+        OrderedDict(b=1, a=2),
+        Counter("abca"),
+        torch.Size([2, 3]),
+        {"x": b"y"},
+    ]
+    (result,) = job.evaluate(lambda _: [*value, conjugate], job.loader(rows(2), batch_size=2))
+    assert repr(result[:-1]) == repr(value)
+    assert bits(result[-1]) == bits(conjugate.resolve_conj())
+
+
 def test_a_step_that_is_left_early_is_named_at_the_boundary(start: Init) -> None:
     job = start(logical_workers=2)
     job.register(model=net())
@@ -348,6 +365,50 @@ def evaluate_objects(job: Job) -> None:
     job.evaluate(lambda _: object(), job.loader(rows(8), batch_size=2))
 
 
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+def evaluate_a_namedtuple(job: Job) -> None:
+    job.register(model=net())
+    job.evaluate(lambda _: [Pair(1, 2)], job.loader(rows(8), batch_size=2))
+
+
+def evaluate_a_subclass(job: Job) -> None:
+    job.register(model=net())
+    job.evaluate(lambda _: defaultdict(int), job.loader(rows(8), batch_size=2))
+
+
+def evaluate_sparse(job: Job) -> None:
+    job.register(model=net())
+    job.evaluate(lambda _: {"m": torch.eye(3).to_sparse()}, job.loader(rows(8), batch_size=2))
+
+
+def register_buffer(tensor: torch.Tensor) -> Callable[[Job], None]:
+    def register(job: Job) -> None:
+        model = net()
+        model.register_buffer("mask", tensor)
+        job.register(model=model)
+
+    return register
+
+
+def register_an_expanded_tensor(job: Job) -> None:
+    job.register(model=net(), average=[torch.ones(1).expand(4)])
+
+
+def weigh_in_one_rank_only(job: Job) -> None:
+    model = net()
+    job.register(model=model)
+    for _ in job.epochs(1):
+        for step in job.loader(rows(8), batch_size=2):
+            for x, _y in step:
+                model(x).sum().backward()
+                if step.rank == 1:
+                    step.weight(3)
+
+
 def state_of_tensors(job: Job) -> None:
     job.state(best=torch.ones(2))
 
@@ -384,6 +445,17 @@ def sparse_gradient(job: Job) -> None:
         (evaluate_by_process, "deals samples by process"),
         (evaluate_shuffled, "a loader that shuffles"),
         (evaluate_objects, "the result of batch 0 is a object"),
+        (evaluate_a_namedtuple, r"batch 0\[0\] is a Pair"),
+        (evaluate_a_subclass, "batch 0 is a defaultdict"),
+        (evaluate_sparse, r"batch 0\['m'\] is a tensor of layout sparse_coo"),
+        (register_buffer(torch.ones(1, 4).expand(3, 4)), "model.mask is expanded"),
+        (register_buffer(torch.eye(3).to_sparse()), "model.mask has the layout sparse_coo"),
+        (
+            register_buffer(torch.ones(3, dtype=torch.complex64).conj()),
+            "model.mask is a conjugate or negated view",
+        ),
+        (register_an_expanded_tensor, "average.0 is expanded"),
+        (weigh_in_one_rank_only, "micro-step of logical rank 1 and not in that of logical rank 0"),
         (state_of_tensors, "best is a Tensor"),
         (sparse_gradient, "model.weight has a sparse gradient"),
     ],

@@ -41,6 +41,11 @@ def are_measured(slots: Iterable[SlotRecord]) -> bool:
     return all(slot.micro_step_s for slot in slots)
 
 
+def noise(slots: Iterable[SlotRecord]) -> float:
+    """How far micro-steps lie around their median, as a share, on the least steady slot."""
+    return max((slot.spread or 0.0 for slot in slots), default=0.0)
+
+
 def seconds(nanoseconds: int) -> float:
     return nanoseconds / NS_PER_S
 

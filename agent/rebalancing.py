@@ -75,8 +75,8 @@ class Scene:
         balance, memory = self.settings.balance, self.memory
         lately = [at for at in memory.moves if memory.position - at < balance.pays_within]
         slots = drafts.slots_of(self.view)
-        noise = [slots[w].spread or 0.0 for w in self.ask.stay if w in slots and self.present[w]]
-        needed = max(balance.least_gain * (1 + len(lately)), *noise, 0.0)
+        noise = profile.noise(slots[w] for w in self.ask.stay if w in slots and self.present[w])
+        needed = max(balance.least_gain * (1 + len(lately)), noise)
         return before - after >= needed * max(before, self.measured_step or 0)
 
     def draft(

@@ -66,7 +66,9 @@ def judge(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
     # Slots may have become slower meanwhile: then the former map would be slower now, too.
     predicted_s = _step_now(view, trial.former, memory)
     former_s = max(trial.before_s, predicted_s)
-    if now_s <= former_s * (1 + settings.balance.trial_tolerance):
+    slots = drafts.slots_of(view)
+    noise = profile.noise(slots[m.worker] for m in base.members if m.ranks and m.worker in slots)
+    if now_s <= former_s * (1 + max(settings.balance.trial_tolerance, noise)):
         return replace(memory, trial=None)
     counts = counts_of(base)
     times = 1 + max((each.times for each in memory.tried if each.counts == counts), default=0)

@@ -198,12 +198,14 @@ def await_rest(out: Path, wanted: list[int] | None, steps: int) -> Trail:
         if not (out / "trail").exists():
             continue
         trail = Trail(out)
+        if trail.last <= steps + 10:
+            continue
         held = counts(trail, trail.last)
         last = [step for step in sorted(trail.held) if step > trail.last - steps - 2]
         rests = all(
             wanted is None or sorted(c for c in counts(trail, s) if c) == wanted for s in last[:-1]
         )
-        if trail.last > steps + 10 and rests:
+        if rests:
             return trail
     raise SystemExit(f"no rest within {DEADLINE_S:.0f} s: {held}")
 

@@ -787,7 +787,7 @@ class World:
         if worker.id in commit.workers:
             worker.forming = True
             return
-        if commit.pauses and worker.entered is not None and worker.entered.main == worker.id:
+        if commit.pauses and worker.entered.main == worker.id:
             self.snapshot(worker.id, last=True)
         step = worker.position
         self.say(worker.id, Drained(generation=commit.generation, step=step))

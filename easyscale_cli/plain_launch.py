@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from easyscale.agent.plain.settings import (
     DEFAULT_SIGNALS,
+    NEW_PIPE,
     Entry,
     LogSettings,
     PlainSettings,
@@ -25,7 +26,6 @@ from easyscale_cli.parameters import NodeRange, read_rendezvous_conf
 _STATIC_PORT = 29500
 #: Of torchrun's agent, for what needs torch there or has another form here.
 _IDLE_VARIABLES = (
-    "TORCHELASTIC_ENABLE_FILE_TIMER",
     "TORCHELASTIC_HEALTH_CHECK_PORT",
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
 )
@@ -78,6 +78,7 @@ def read_plain_settings(
         logs=_logs(asked, shared.job_id),
         stop_signals=parse_signals(asked["signals_to_handle"] or DEFAULT_SIGNALS),
         shutdown_timeout_s=_shutdown_timeout(asked, environ),
+        watchdog=_watchdog(environ),
         virtual_local_rank=asked["virtual_local_rank"],
         cores=_cores(asked, environ, workers=len(slots.names)),
         join_timeout_s=conf.join_timeout_s,
@@ -286,6 +287,13 @@ def _shutdown_timeout(asked: Mapping[str, Any], environ: Mapping[str, str]) -> f
             return float(value)
     text = environ.get(_SHUTDOWN_VARIABLE, "")
     return float(text) if text.replace(".", "", 1).isdecimal() else _DEFAULT_SHUTDOWN_S
+
+
+def _watchdog(environ: Mapping[str, str]) -> str:
+    """Torch's watchdog is asked for by a variable, and its pipe may be named by another."""
+    if environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") != "1":
+        return ""
+    return environ.get("TORCHELASTIC_TIMER_FILE") or NEW_PIPE
 
 
 # --- what you see --------------------------------------------------------------------------------

@@ -37,7 +37,13 @@ def words(settings: PlainSettings, local_rank: int) -> list[str]:
 
 
 def environment(
-    settings: PlainSettings, round_: Round, member: Member, *, local_rank: int, error_file: str
+    settings: PlainSettings,
+    round_: Round,
+    member: Member,
+    *,
+    local_rank: int,
+    error_file: str,
+    timer_file: str = "",
 ) -> dict[str, str]:
     """The agent's environment, with what torchrun adds to it."""
     given = settings.environment
@@ -64,6 +70,8 @@ def environment(
         "TORCHELASTIC_SIGNALS_TO_HANDLE": _signal_names(settings),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": given.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
+    if timer_file:
+        told["TORCHELASTIC_TIMER_FILE"] = timer_file
     if sets_threads(settings):
         told["OMP_NUM_THREADS"] = "1"
     if settings.virtual_local_rank:

@@ -19,8 +19,9 @@ import msgspec
 from easyscale.agent.plain import contract, orphans, witness
 from easyscale.agent.plain.events import WorkerExited, WorkerStarted
 from easyscale.agent.plain.keeper_link import Answer, KeeperLink, Order
-from easyscale.agent.plain.settings import PlainSettings
+from easyscale.agent.plain.settings import NEW_PIPE, PlainSettings
 from easyscale.agent.plain.values import Fault, Member, Round
+from easyscale.agent.plain.watchdog import Watchdog
 from easyscale.agent.plain.worker_logs import RunLogs, Show, WorkerOutput
 from easyscale.reports import Source, Stream
 
@@ -53,7 +54,9 @@ class _Worker:
 class Crew:
     """All workers below one agent."""
 
-    def __init__(self, settings: PlainSettings, *, post: Post, show: Show) -> None:
+    def __init__(
+        self, settings: PlainSettings, *, post: Post, show: Show, tell: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._post = post
         self._lock = threading.RLock()
@@ -61,6 +64,7 @@ class Crew:
         self._next = 0
         self.logs = RunLogs(settings.logs, job_id=settings.job_id, role=settings.role, show=show)
         orphans.adopt_orphans()
+        self._watchdog = self._open_watchdog(tell) if settings.watchdog else None
         self._keeper = self._spawn_keeper()
 
     @property
@@ -97,6 +101,7 @@ class Crew:
                         member,
                         local_rank=local_rank,
                         error_file=str(output.error_file),
+                        timer_file=self._watchdog.path if self._watchdog else "",
                     ),
                     folder=self._settings.working_directory,
                     cores=self._settings.cores[local_rank] if self._settings.cores else (),
@@ -106,6 +111,15 @@ class Crew:
             )
         if self._keeper.is_lost:  # while it was asked: whoever it has not heard of never began
             self._lose("a loss while they started")
+
+    def _open_watchdog(self, tell: Callable[[str], None]) -> Watchdog:
+        given = self._settings.watchdog
+        mark = str(self.logs.folder)
+        return Watchdog(
+            path="" if given == NEW_PIPE else given,
+            is_ours=lambda pid: orphans.has_mark(pid, mark),
+            tell=tell,
+        )
 
     def _spawn_keeper(self) -> KeeperLink:
         return KeeperLink(hear=self._hear, lost=self._lose)
@@ -125,6 +139,8 @@ class Crew:
     def close(self) -> None:
         """End whatever still runs; nothing of it is left when this returns."""
         self._keeper.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
         with self._lock:
             left = list(self._workers.values())
         for worker in left:

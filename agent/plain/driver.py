@@ -85,7 +85,7 @@ class Driver:
         self._ports: list[HeldPort] = []
         self._address = settings.local_address or "127.0.0.1"
         self._exit: actions.Exit | None = None
-        self._crew = Crew(settings, post=self._inbox.put, show=self._show)
+        self._crew = Crew(settings, post=self._inbox.put, show=self._show, tell=self._note)
         self._meeting: Meeting = self._open_meeting()
         self._devices_file = self._follow_devices() if settings.devices_file else None
 

@@ -39,11 +39,12 @@ def _marked(mark: str) -> list[int]:
     for entry in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
             found += [int(word) for word in (entry / "children").read_text().split()]
-    return [pid for pid in found if _has_mark(pid, mark.encode())]
+    return [pid for pid in found if has_mark(pid, mark)]
 
 
-def _has_mark(pid: int, mark: bytes) -> bool:
+def has_mark(pid: int, mark: str) -> bool:
+    """Whether a process was given the mark in its environment, by us or by one who was."""
     try:
-        return mark in Path(f"/proc/{pid}/environ").read_bytes()
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False

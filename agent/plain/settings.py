@@ -9,6 +9,8 @@ import msgspec
 from easyscale.agent.settings import StoreSettings
 from easyscale.errors import UsageError
 
+#: `watchdog`: a pipe of our own.
+NEW_PIPE = "new"
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
@@ -107,6 +109,8 @@ class PlainSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_signals: tuple[int, ...]
     shutdown_timeout_s: float = 30.0
     virtual_local_rank: bool = False
+    #: Workers may set timers that kill them; "" where none may, else the pipe's path or `new`.
+    watchdog: str = ""
     #: The cores of each local rank; (): all cores for all.
     cores: tuple[tuple[int, ...], ...] = ()
     join_timeout_s: float = 600.0

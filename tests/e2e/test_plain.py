@@ -173,6 +173,14 @@ def test_a_closed_terminal_ends_nothing_under_nohup(tmp_path: Path) -> None:
         assert run.wait(20) == 0, run.report()
 
 
+def test_a_worker_that_breaks_its_promise_to_torchs_watchdog_is_killed(tmp_path: Path) -> None:
+    env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+    ended = run_easyscale("launch", SCRIPT, "late", cwd=tmp_path, env=env)
+    assert ended.code == 1
+    assert "in time: signal 9" in ended.stderr
+    assert "killed by SIGKILL" in ended.stderr
+
+
 def test_streams_go_to_files_and_to_the_console_as_they_were_asked_for(tmp_path: Path) -> None:
     ended = run_easyscale(
         *TWO, "-r", "0:1", "-t", "1:1", "--duplicate-stdout-filters", "rank",

@@ -67,6 +67,13 @@ def main(what):
         say("rank", RANK, "try", ATTEMPT)
         if ATTEMPT == 0:
             wait()
+    elif what == "late":
+        from torch.distributed.elastic import timer
+
+        path = os.environ["TORCHELASTIC_TIMER_FILE"]
+        timer.configure(timer.FileTimerClient(path))
+        with timer.expires(after=0.2):
+            wait()
     elif what == "fail":
         if RANK == 1:
             raise ValueError("target 11 is out of bounds")

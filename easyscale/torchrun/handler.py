@@ -55,6 +55,8 @@ CONNECT_TIMEOUT_S = 10.0
 ABSENCE_S = 2.0
 #: A closed run refuses its id for so long; then the same id begins a new one.
 CLOSED_FOR_S = 60
+#: How long the first node's store outlives its own need of it, while others are there.
+LINGER_S = 3.0
 _RETRY_S = 0.2
 #: Words of --rdzv-conf that we read, and those that torchrun adds by itself.
 _KNOWN = {
@@ -224,6 +226,8 @@ class EtcdRendezvous(RendezvousHandler):
         except RendezvousConnectionError as error:
             log.warning("the run %r was not closed: %s", self._run_id, error)
             closed = False
+        if self._served is not None:
+            self._serve_the_last()
         with self._news:
             self._is_ending = True
             self._news.notify_all()
@@ -235,6 +239,12 @@ class EtcdRendezvous(RendezvousHandler):
         self._store.close()
         self._served = None  # which ends the round's store, once its user has let go of it too
         return closed
+
+    def _serve_the_last(self) -> None:
+        """Others may still read from our store that all have come to the end."""
+        others = set(self._nodes) - {self._me}
+        with self._news:
+            self._news.wait_for(lambda: not others & self._view.present, LINGER_S)
 
     # --- meeting -------------------------------------------------------------------------------
 

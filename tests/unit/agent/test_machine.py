@@ -560,6 +560,15 @@ def test_progress_is_recorded_once_a_second_under_the_fence_by_mains_agent() -> 
     assert decode(put.value, ProgressRecord, source="progress").step == 3
 
 
+def test_nothing_is_recorded_under_the_head_of_another_group() -> None:
+    agent = Agent().running()
+    foreign = Job().committed(commit(1, [OTHER]))
+    agent.view(foreign)
+    agent.now += 2.0
+    said_now = agent.take(said(W0, report(3)), said(W0, written(30)))
+    assert of(said_now, actions.Transact) == []
+
+
 def test_nobody_but_mains_agent_records_progress() -> None:
     agent = Agent().running(members=(OTHER, W0))
     agent.view(Job().committed(commit(1, [OTHER, W0])))
@@ -634,6 +643,21 @@ def test_a_decision_that_was_refused_is_thought_over_with_the_next_view() -> Non
     agent.take(events.Transacted(name=txn.name, succeeded=False))
     fresh = registered_job().node("b", "starting").drop(KEYS.node("b"))
     assert len(of(agent.view(fresh, complete=True), actions.Transact)) == 1
+
+
+def test_a_leader_does_not_decide_on_a_view_that_lacks_what_it_has_just_written() -> None:
+    agent = leading()
+    job = registered_job()
+    txn = of(agent.view(job, complete=True), actions.Transact)[0]
+    job.node("b", "starting").drop(KEYS.node("b"))
+    assert of(agent.view(job, complete=True), actions.Transact) == [], "one is under way"
+    written = job.view().revision + 1
+    agent.take(events.Transacted(name=txn.name, succeeded=True, revision=written))
+    agent.now += 10.0
+    assert of(agent.tick(), actions.Transact) == []
+    job.node("b", "starting").drop(KEYS.node("b"))
+    assert job.view().revision >= written
+    assert len(of(agent.view(job, complete=True), actions.Transact)) == 1
 
 
 def test_whoever_was_deposed_decides_nothing_more() -> None:

@@ -189,6 +189,10 @@ class _Slots(NamedTuple):
 
 def _slots(asked: Mapping[str, Any], environ: Mapping[str, str], *, is_packed: bool) -> _Slots:
     """The places of this node's workers; a number changes nothing that they see, as in torchrun."""
+    if asked["devices_file"] and not is_packed:
+        raise UsageError(
+            "--devices-file: the slots of a plain job do not change", hint="--nproc-per-node N"
+        )
     word = asked["nproc_per_node"]
     if word is not None and asked["devices"] is not None:
         raise UsageError("--devices and --nproc-per-node both name the slots", hint="give one")

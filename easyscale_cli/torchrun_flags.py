@@ -132,6 +132,13 @@ FLAGS: Final = (
     ),
 )
 
+#: What a plain or packed launch reads beside them.
+PLAIN_WORDS: Final = frozenset(flag.dest for flag in FLAGS) | {
+    "script", "arguments", "logical_workers", "packed", "devices", "devices_file", "node_name",
+    "etcd_ca", "etcd_cert", "etcd_key", "etcd_user", "grace",
+    "progress", "progress_every", "color", "use_ascii", "as_json",
+}  # fmt: skip
+
 
 def check_flags(asked: Mapping[str, Any], *, is_plain: bool) -> tuple[str, ...]:
     """The lines for what was given and does nothing; raises UsageError for what is refused."""

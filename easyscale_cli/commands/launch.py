@@ -1,6 +1,7 @@
 """`easyscale launch`: read the command line into one frozen value and be this node's agent."""
 
 import os
+import re
 import secrets
 import socket
 import sys
@@ -30,12 +31,14 @@ from easyscale_cli.parameters import (
     read_rendezvous_conf,
 )
 from easyscale_cli.scripts import check_module, check_script
-from easyscale_cli.torchrun_flags import check_flags
+from easyscale_cli.torchrun_flags import PLAIN_WORDS, check_flags
 from easyscale_cli.views.help import PageCommand, page_text
 from easyscale_cli.views.launch_help import LAUNCH_PAGE, full_page
 
 _DEFAULT_SNAPSHOT_PERIOD_S = 300.0
 _DEFAULT_GRACE_S = 30.0
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+_ONE_GPU = re.compile(r"cuda:\d+")
 #: What torchrun takes for its c10d where no port is given.
 _C10D_PORT = 29400
 #: What nodes call their job when nobody names it and nobody else can come to their etcd.
@@ -161,6 +164,7 @@ def command(
         from easyscale.agent.plain.driver import launch as launch_plain
         from easyscale_cli.plain_launch import writers
 
+        notes = (*notes, *_idle_words(context))
         audience = _open_writer(asked, role=settings.role, tags=writers(settings) > 1)
         return launch_plain(settings, audience, notes=notes)
     from easyscale.agent.driver import launch
@@ -168,9 +172,24 @@ def command(
     return launch(settings, _open_writer(asked, tags=not _is_one_slot(settings)), notes=notes)
 
 
+def _idle_words(context: click.Context) -> tuple[str, ...]:
+    """The lines for what was given and means something to elastic jobs only."""
+    given = [
+        option
+        for option in context.command.params
+        if option.name and context.get_parameter_source(option.name) in _GIVEN
+    ]
+    return tuple(
+        f"{option.opts[0]} has no effect in a job whose script does not call easyscale.init"
+        for option in given
+        if option.name not in PLAIN_WORDS
+    )
+
+
 def _is_one_slot(settings: LaunchSettings) -> bool:
     """Whether no more than one worker of this node can ever write."""
-    return settings.devices == "cpu:1" and not settings.devices_file
+    is_one = settings.devices == "cpu:1" or _ONE_GPU.fullmatch(settings.devices) is not None
+    return is_one and settings.workers_per_device == 1 and not settings.devices_file
 
 
 def _open_writer(asked: Mapping[str, Any], *, role: str = "", tags: bool = True) -> Audience:

@@ -8,7 +8,13 @@ import pytest
 from easyscale.agent.plain.settings import Entry, PlainSettings, StaticPlace, Std
 from easyscale.agent.settings import LaunchSettings
 from easyscale.errors import UsageError
-from easyscale_cli.commands.launch import command, read_settings, split_script_arguments
+from easyscale_cli.commands.launch import (
+    _idle_words,
+    command,
+    read_settings,
+    split_script_arguments,
+)
+from easyscale_cli.torchrun_flags import PLAIN_WORDS
 
 ENVIRON = {"HOME": "/home/someone"}
 
@@ -327,6 +333,19 @@ def test_what_has_no_effect_says_so_in_one_line(script: str) -> None:
         "--monitor-interval has no effect here: ends are seen at once",
         "--start-method has no effect here: every worker is a program of its own",
     )
+
+
+def test_every_word_that_only_an_elastic_job_reads_says_so(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EASYSCALE_SNAPSHOT_KEEP", "5")
+    words = ["--seed", "3", "--nproc-per-node", "2", "--grace", "5", script]
+    notes = _idle_words(command.make_context("launch", words))
+    assert notes == tuple(
+        f"{name} has no effect in a job whose script does not call easyscale.init"
+        for name in ("--seed", "--snapshot-keep")
+    )
+    assert {option.name for option in command.params} >= PLAIN_WORDS
 
 
 def test_ranks_of_nodes_that_meet_or_are_alone_are_not_ignored_in_silence(script: str) -> None:

@@ -60,7 +60,7 @@ FLAGS: Final = (
     Flag(
         "--rdzv-backend",
         "rdzv_backend",
-        _works("c10d: the agent on the endpoint's host serves an etcd; etcd, etcd-v2: etcd v3"),
+        _works("c10d: the agent on the endpoint's host serves an etcd; others: etcd v3"),
         _works("as in plain mode; static is refused"),
     ),
     Flag("--rdzv-endpoint", "etcd", _works("etcd's, or with c10d the serving agent's"), _works()),

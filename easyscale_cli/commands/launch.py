@@ -75,7 +75,7 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--etcd", "--rdzv-endpoint", help="etcd v3 servers, HOST:PORT,...")
 @option(
     "--rdzv-backend",
-    type=click.Choice(["c10d", "etcd", "etcd-v2", "static"]),
+    type=click.Choice(["c10d", "etcd", "etcd-v2", "easyscale", "static"]),
     help="Who serves that etcd.",
 )
 @option("--rdzv-conf", help="join_timeout=600,last_call_timeout=3: seconds.")

@@ -136,6 +136,7 @@ def test_the_command_line_wins_over_the_environment(
         (["--rdzv-backend", "c10d", "--rdzv-endpoint", "head"], ("head:29400",), True),
         (["--rdzv-backend", "etcd", "--rdzv-endpoint", "e:1,f:1"], ("e:1", "f:1"), False),
         (["--rdzv-backend", "etcd-v2", "--rdzv-endpoint", "e:1"], ("e:1",), False),
+        (["--rdzv-backend", "easyscale", "--rdzv-endpoint", "e:1"], ("e:1",), False),
         (["--rdzv-endpoint", "e:1"], ("e:1",), False),
         (["--rdzv-backend", "c10d"], (), False),
     ),

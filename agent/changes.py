@@ -24,6 +24,7 @@ from easyscale.agent.planner import Layout
 from easyscale.agent.rebalancing import Scene
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.wants import drains, wanted
+from easyscale.kinds import short_kind
 from easyscale.model import Commit, Mode, Plan, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
@@ -160,7 +161,7 @@ def _joining(scene: Scene, layout: Layout) -> Plan:
     if len(new) == 1:
         reason = f"new worker takes {words.ranks(layout.ranks[new[0]])}"
     else:
-        kinds = Counter(slots[worker].kind for worker in new)
+        kinds = Counter(short_kind(slots[worker].kind) for worker in new)
         reason = ", ".join(
             f"{words.count(n, 'slot')}{' ' + kind if kind else ''}"
             for kind, n in sorted(kinds.items())

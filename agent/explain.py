@@ -18,6 +18,7 @@ from easyscale.agent.planner import Place, plan
 from easyscale.agent.profile import NS_PER_S, micro_steps
 from easyscale.agent.waste import Load, unused
 from easyscale.errors import UsageError
+from easyscale.kinds import short_kind
 from easyscale.model import Commit, LogicalRank, SlotRecord, WorkerId
 from easyscale.plan_facts import Alternative, PlanFacts, PlannedSlot, PreviousPlan, Waste
 from easyscale.rendezvous.view import JobView
@@ -305,9 +306,10 @@ def _more(book: Book) -> Alternative | None:
     extra = [
         Row(WorkerId("", "", str(i), 0), offer.kind, usual[offer.kind]) for i in range(offer.slots)
     ]
-    name = f"one more {offer.kind or 'slot'}"
+    what = short_kind(offer.kind)
+    name = f"one more {what or 'slot'}"
     if offer.slots > 1:
-        name = f"{offer.slots} more {offer.kind or 'slots'}"
+        name = f"{offer.slots} more {what or 'slots'}"
     reason = f"proposed: {100 * (float(offer.score) - 1):.0f} % more for each"
     return _alternative(book, (*book.rows, *extra), name=name, reason=reason)
 

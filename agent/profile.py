@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from easyscale.agent.memory import Doubt
+from easyscale.kinds import short_kind
 from easyscale.model import SlotRecord, WorkerId
 
 NS_PER_S = 1_000_000_000
@@ -62,7 +63,8 @@ def rebalance_reason(
     for slot in slots:
         if slot.worker is None or not slot.micro_step_s:
             continue
-        rates[slot.kind or slot.slot.partition(":")[0]].append(1 / slot.micro_step_s)
+        kind = short_kind(slot.kind) or slot.slot.partition(":")[0]
+        rates[kind].append(1 / slot.micro_step_s)
         change = before.get(slot.worker, 0), after.get(slot.worker, 0)
         if change[0] != change[1]:
             moves[slot.worker.node].add(change)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from easyscale.balance import ProfilePoint, ProfileRecord
+from easyscale.kinds import short_kind
 
 _INCHES = (7.0, 4.2)
 _DOTS_PER_INCH = 120
@@ -40,5 +41,5 @@ def _curves(record: ProfileRecord) -> dict[str, list[ProfilePoint]]:
     """By the kinds that take part."""
     found: dict[str, list[ProfilePoint]] = defaultdict(list)
     for point in record.points:
-        found[" + ".join(kind or "slots" for kind in sorted(point.slots))].append(point)
+        found[" + ".join(short_kind(kind) or "slots" for kind in sorted(point.slots))].append(point)
     return found

@@ -8,6 +8,7 @@ import msgspec
 from easyscale.plan_facts import PlanFacts, PlannedSlot
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
+from easyscale_cli.views.kinds import short_kind
 from easyscale_cli.views.launch import WIDE
 from easyscale_cli.views.layout import (
     Column,
@@ -125,7 +126,7 @@ def _slot(
         share = busy_s / count / work_s
     row: list[Line] = [
         line(f"{glyphs.name(slot.node)}/{glyphs.name(slot.slot)}"),
-        line(glyphs.name(slot.kind)),
+        line(glyphs.name(short_kind(slot.kind))),
         line(numbers.spans(slot.ranks)),
         line(str(count)),
         line("?" if speed is None else _rate(speed)),

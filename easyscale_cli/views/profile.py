@@ -9,6 +9,7 @@ import msgspec
 from easyscale.balance import ProfilePoint, ProfileRecord
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
+from easyscale_cli.views.kinds import short_kind
 from easyscale_cli.views.layout import Column, columns, line
 from easyscale_cli.views.style import Line, Role, Span
 
@@ -92,7 +93,9 @@ def _per_slot_of_the_smallest(record: ProfileRecord) -> float:
 
 def _row(point: ProfilePoint, best: float, one: float, glyphs: Glyphs) -> list[Line]:
     slots = slots_of(point)
-    kinds = ", ".join(f"{count} {kind or 'slot'}" for kind, count in point.slots.items())
+    kinds = ", ".join(
+        f"{count} {short_kind(kind) or 'slot'}" for kind, count in point.slots.items()
+    )
     share = point.micro_steps_per_s / best
     done = max(1, round(share * _BAR))
     bar = line(

@@ -29,6 +29,8 @@ from easyscale.reports import EventKind
 CAPABILITY_CHANGE = 0.05
 #: and at once when it changed by more than this.
 URGENT_CHANGE = 0.15
+#: All nodes together write no more often than this for it.
+MOST_URGENT_PER_S = 200
 
 
 # --- registration ------------------------------------------------------------------------------
@@ -51,7 +53,11 @@ def record_of(turn: Turn) -> NodeRecord:
     state = turn.state
     slots = tuple(_slot_record(state, slot.name, slot.kind) for slot in state.slots)
     timeouts = state.settings.timeouts
-    every_s = timeouts.capability_urgent_s if _is_urgent(state) else timeouts.capability_every_s
+    nodes = len({worker.node for worker in state.commit.workers}) if state.commit else 1
+    urgent_s = max(timeouts.capability_urgent_s, nodes / MOST_URGENT_PER_S)
+    every_s = timeouts.capability_every_s
+    if _is_urgent(state):
+        every_s = min(urgent_s, every_s)
     if turn.now.s - state.measured_s < every_s:
         slots = _with_former_measurements(state, slots)
     elif state.record is not None and slots != state.record.slots:
@@ -198,6 +204,7 @@ def viewed(turn: Turn, event: Viewed) -> None:
     if former.revision:
         news.tell_speeds(turn, former, view)
     _notice_wishes(turn, view)
+    records.remember_snapshots(turn)
     records.delete_superseded(turn)
     records.register_snapshots(turn)
     leaving.notice_outcome(turn)

@@ -25,6 +25,8 @@ from easyscale.reports import stamp
 NOTE = "note "
 #: A proposal is made anew when the step that it is held against has changed by more than this.
 _STEP_CHANGE = 0.05
+#: It is looked whether it has, at most this often.
+_PROPOSE_EVERY_S = 2.0
 
 
 def publish(turn: Turn) -> None:
@@ -34,9 +36,11 @@ def publish(turn: Turn) -> None:
     if base is None or memory.entered != base.generation or state.token is None:
         return
     _put(turn, state.keys.speed, _speed(turn, base), state.view.speed)
-    offered = _proposals(state, base)
-    if offered is not None:
-        _put(turn, state.keys.proposals, offered, state.view.proposals)
+    if turn.now.s - state.proposed_s >= _PROPOSE_EVERY_S:
+        turn.set(proposed_s=turn.now.s)
+        offered = _proposals(state, base)
+        if offered is not None:
+            _put(turn, state.keys.proposals, offered, state.view.proposals)
     if memory.scaling is not None:
         record = _dated(memory.scaling.record, turn)
         _put(turn, state.keys.profile, record, state.view.profile)

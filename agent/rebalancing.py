@@ -5,6 +5,7 @@ A move must pay: shorten the step clearly, and earn its pause within the steps t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from easyscale.agent import drafts, gathering, profile, trials, words
 from easyscale.agent.memory import Memory, Probe
@@ -22,7 +23,7 @@ _SHOWN = 0.8
 _LEAST_REST = 50
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is derived is computed once, when first asked for
 class Scene:
     """What a plan for the members of the running generation is made from."""
 
@@ -33,20 +34,20 @@ class Scene:
     settings: LaunchSettings
     now: float
 
-    @property
+    @cached_property
     def generation(self) -> GenerationNumber:
         assert self.view.head is not None
         return GenerationNumber(self.view.head.era, self.view.head.planned + 1)
 
-    @property
+    @cached_property
     def present(self) -> dict[WorkerId, tuple[LogicalRank, ...]]:
         return drafts.ranks_of(self.base)
 
-    @property
+    @cached_property
     def times(self) -> dict[WorkerId, int]:
         return profile.micro_steps(drafts.slots_of(self.view).values(), self.memory.doubts)
 
-    @property
+    @cached_property
     def step_now(self) -> int:
         """What a step takes with the ranks that those who stay hold."""
         times, present = self.times, self.present
@@ -55,7 +56,7 @@ class Scene:
     def lay_out(self, workers: Sequence[WorkerId]) -> Layout:
         return drafts.lay_out(self.view, workers, present=self.present, doubts=self.memory.doubts)
 
-    @property
+    @cached_property
     def measured_step(self) -> int | None:
         """What a step takes by the clock, in the unit of `step_now`."""
         progress = self.view.progress

@@ -223,7 +223,10 @@ class State:
     leader_reason: str = ""
     #: Key -> what a leader has last written there for people and for the next leader.
     published: Mapping[str, str] = field(default_factory=dict)
+    proposed_s: float = -1e9
     found: tuple[SnapshotRecord, ...] = ()
+    #: The era whose store was shown which snapshots there are.
+    shown_era: int | None = None
     #: Snapshots that are durable here and not yet registered.
     unregistered: tuple[SnapshotRecord, ...] = ()
     registering: str = ""

@@ -117,7 +117,13 @@ def _newest_offer(at: Standpoint) -> Commit | None:
 
 
 def _era_above(at: Standpoint, era: int) -> int:
+    """An era that everybody takes for newer: than the store's, the snapshots', and all offers'.
+
+    A pause is offered too: who knows it would ignore whatever is older.
+    """
     seen = [snapshot.generation.era for snapshot in (*at.view.snapshots.values(), *at.found)]
+    offers = [node.record.commit for node in at.view.nodes.values()]
+    seen += [commit.generation.era for commit in offers if commit is not None]
     head = [at.view.head.era] if at.view.head else []
     return max([era, *seen, *head]) + 1
 

@@ -54,7 +54,7 @@ MOST_BURIED = 100
 # --- starting ----------------------------------------------------------------------------------
 
 
-def _was_member(state: State) -> bool:
+def was_member(state: State) -> bool:
     """Workers of this agent trained in the generation that the pause ended."""
     mine = (state.node, state.identity.incarnation)
     former = state.former.workers if state.former is not None else ()
@@ -66,7 +66,7 @@ def spawn(turn: Turn) -> None:
     state = turn.state
     if state.stage is not Stage.RUNNING or state.zygote_kind is None or state.spec is None:
         return
-    if state.commit is not None and state.commit.pauses and _was_member(state):
+    if state.commit is not None and state.commit.pauses and was_member(state):
         return  # whoever came later goes on with the job
     most = state.spec.logical_workers + (1 if state.settings.standby else 0)
     for slot in state.slots:

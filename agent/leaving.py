@@ -186,6 +186,8 @@ def _settle_running(turn: Turn) -> None:
         turn.do(ReportCause(cause=cause))
         _go(turn, ExitCode.JOB_FAILED, f"no worker can start here: {state.lost_zygote}")
         return
+    if state.commit is not None and state.commit.pauses and crew.was_member(state):
+        _settle_paused(turn)
     finished = [ending for ending in state.buried.values() if ending.finished]
     away_s = turn.now.s - state.away_s if state.away_s is not None else 0.0
     if finished and away_s >= state.settings.timeouts.evict_after_s:
@@ -193,6 +195,19 @@ def _settle_running(turn: Turn) -> None:
             turn, EventKind.NOTE, "finished; etcd is away, so the outcome is not recorded"
         )
         _go(turn, ExitCode.DONE, "finished while etcd was away")
+
+
+def _settle_paused(turn: Turn) -> None:
+    """The outcome of a pause is due, unless the store has forgotten that there was one."""
+    state = turn.state
+    if state.is_confirmed or state.away_s is not None:
+        return
+    if state.drained_s is None:
+        turn.set(drained_s=turn.now.s)
+    elif turn.now.s - state.drained_s >= OUTCOME_WAIT_S:
+        reason = "paused; etcd came back empty, so the outcome is not recorded"
+        news.announce(turn, EventKind.STOPPED, reason, exit_code=int(ExitCode.DONE))
+        _go(turn, ExitCode.DONE, reason)
 
 
 def refuse(turn: Turn, reason: str) -> None:

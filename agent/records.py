@@ -135,6 +135,26 @@ def snapshot_registered(turn: Turn, name: str, *, succeeded: bool | None) -> Non
     register_snapshots(turn)
 
 
+def remember_snapshots(turn: Turn) -> None:
+    """Keep what the store shows: one that comes back empty shall not cost the job its snapshots."""
+    state = turn.state
+    known = {s.name: s for s in state.found} | dict(state.view.snapshots)
+    found = tuple(
+        s
+        for name, s in sorted(known.items())
+        if not (s.superseded or s.rejected or name in state.deleted)
+    )
+    turn.set(found=found)
+    head = state.view.head
+    if head is None or head.era == state.shown_era:
+        return
+    if state.shown_era is not None:
+        waiting = {s.name for s in state.unregistered} | state.view.snapshots.keys()
+        lost = tuple(s for s in found if state.node in s.nodes and s.name not in waiting)
+        turn.set(unregistered=(*state.unregistered, *lost))
+    turn.set(shown_era=head.era)
+
+
 def delete_superseded(turn: Turn) -> None:
     """Folders of this node that a fenced mark has superseded may go; the mark was seen."""
     state = turn.state

@@ -599,6 +599,17 @@ def test_a_snapshot_is_registered_and_what_it_supersedes_is_marked_first_then_de
     assert of(agent.view(marked), actions.DeleteSnapshots)[0].names == ("step-00000010",)
 
 
+def test_a_new_era_is_shown_the_snapshots_that_the_store_has_forgotten() -> None:
+    agent = Agent().running(Job().snapshot(10))
+    assert [s.step for s in agent.state.found] == [10]
+    made = commit("2.1", [W0, W1], mode=Mode.NOW)
+    agent.take(said(W0, CommitSeen(commit=made)))
+    txn = of(agent.view(Job().committed(made)), actions.Transact)
+    assert [each.name for each in txn] == ["snapshot step-00000010"]
+    agent.take(events.Transacted(name=txn[0].name, succeeded=True))
+    assert of(agent.view(Job().committed(made)), actions.Transact) == [], "once in an era"
+
+
 def test_a_snapshot_waits_for_a_store_that_is_away() -> None:
     agent = Agent().running()
     agent.take(events.StoreAway(reason="x"))

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d, init_process_group
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, TensorDataset
 
@@ -16,6 +17,7 @@ from easyscale.model import Span
 from easyscale.runtime import job as jobs
 from easyscale.runtime import tree
 from easyscale.runtime.job import Job, init
+from easyscale.runtime.step import Step
 
 Init = Callable[..., Job]
 
@@ -340,7 +342,7 @@ def make_process_group_by_an_early_name(_job: Job) -> None:
 
 
 def make_process_group_with_a_store(_job: Job) -> None:
-    init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
 
 
 def load_with_a_sampler(job: Job) -> None:
@@ -409,6 +411,15 @@ def weigh_in_one_rank_only(job: Job) -> None:
                     step.weight(3)
 
 
+def take_batches_out_of_the_loop(job: Job) -> None:
+    model = net()
+    job.register(model=model)
+    for _ in job.epochs(1):
+        for step in job.loader(rows(8), batch_size=2):
+            for x, _y in list(step):
+                model(x).sum().backward()
+
+
 def state_of_tensors(job: Job) -> None:
     job.state(best=torch.ones(2))
 
@@ -456,6 +467,7 @@ def sparse_gradient(job: Job) -> None:
         ),
         (register_an_expanded_tensor, "average.0 is expanded"),
         (weigh_in_one_rank_only, "micro-step of logical rank 1 and not in that of logical rank 0"),
+        (take_batches_out_of_the_loop, r"batches of step 0, .*, were taken out of it"),
         (state_of_tensors, "best is a Tensor"),
         (sparse_gradient, "model.weight has a sparse gradient"),
     ],
@@ -467,6 +479,81 @@ def test_misuse_is_refused_in_one_sentence(
     with pytest.raises(ScriptError, match=sentence) as caught:
         misuse(job)
     assert "\n" not in caught.value.message
+
+
+def skips_it_whole(model: nn.Module, step: Step) -> None:
+    assert len(list(step)) == 2
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def skips_its_micro_steps(_model: nn.Module, step: Step) -> None:
+    for _ in step:
+        continue
+
+
+def sets_gradients_by_hand(model: nn.Module, step: Step) -> None:
+    for _ in step:
+        step.report(score=step.rank)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, step.mean("score"))
+
+
+def adds_a_penalty_outside(model: nn.Module, step: Step) -> None:
+    for x, _ in step:
+        model(x).sum().backward()
+    sum(parameter.square().sum() for parameter in model.parameters()).backward()  # type: ignore[union-attr]
+
+
+def asks_by_next(model: nn.Module, step: Step) -> None:
+    batches = iter(step)
+    while (batch := next(batches, None)) is not None:
+        model(batch[0]).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        skips_it_whole,
+        skips_its_micro_steps,
+        sets_gradients_by_hand,
+        adds_a_penalty_outside,
+        asks_by_next,
+    ],
+)
+def test_a_step_may_do_without_gradients_and_outer_bodies_with_them(
+    start: Init, capsys: pytest.CaptureFixture[str], body: Callable[[nn.Module, Step], None]
+) -> None:
+    job = start(logical_workers=2)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job.register(model=model, optimizer=optimizer)
+    for _ in job.epochs(1):
+        for step in job.loader(rows(8), batch_size=2):
+            body(model, step)
+            optimizer.step()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("easyscale: finished step 2")
+
+
+def test_a_gradient_from_collected_batches_is_told_of_and_outer_backwards_stay_free(
+    start: Init, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = start(logical_workers=2)
+    model = net()
+    job.register(model=model)
+    for _ in job.epochs(1):
+        for step in job.loader(rows(8), batch_size=2):
+            collected = []
+            for x, _y in step:
+                collected.append(x)
+            model(torch.cat(collected)).sum().backward()
+    model(torch.ones(2, 6)).sum().backward()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("easyscale: no micro-step of step") for line in lines] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_word_that_nobody_knows_is_a_type_error(start: Init) -> None:

@@ -182,12 +182,13 @@ class Teller:
 
     def _answer_events(self, arguments: Mapping[str, Any]) -> object:
         """Those from number `after` on, and the number of the next."""
-        told = self._chronicle.told
+        is_closing, told = self._closing is not None, self._chronicle.told
         skipped = max(0, int(arguments.get("after", 0)) - told.dropped)
+        self._note_watcher(str(arguments.get("watcher", "")))
         return {
             "events": told.events[skipped:],
             "next": told.dropped + len(told.events),
-            "closing": self._closing is not None,
+            "closing": is_closing,
         }
 
     def _answer_story(self, arguments: Mapping[str, Any]) -> object:

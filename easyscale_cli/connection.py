@@ -86,8 +86,8 @@ class Job(Protocol):
     def pause_s(self, *, after: GenerationNumber) -> float | None:
         """What a newer generation cost, by its members' records; None: not known here, or yet."""
 
-    def events(self, after: int) -> Events:
-        """What one of its agents has told since it began."""
+    def events(self, after: int, *, watches: bool = False) -> Events:
+        """What one of its agents has told since it began; who watches hears its last event too."""
 
     def story(self, *, node: str | None = None, rank: int | None = None) -> Story:
         """What was decided and why: by the leader, by one node's agent, or about one rank."""
@@ -144,9 +144,9 @@ class LocalJob:
         del after  # the events have it
         return None
 
-    def events(self, after: int) -> Events:
+    def events(self, after: int, *, watches: bool = False) -> Events:
         try:
-            return self._listening.events(after)
+            return self._listening.events(after, watches=watches)
         except AgentSilent as error:
             raise self._ended() from error
 
@@ -198,21 +198,28 @@ class Listening:
 
     def __init__(self, roads: Callable[[], Sequence[Road]]) -> None:
         self._roads = roads
+        self._me = secrets.token_hex(4)
         self._road: Road | None = None
         self._heard = ""
 
-    def events(self, after: int) -> Events:
+    @property
+    def has_heard(self) -> bool:
+        """Whether anything was told before."""
+        return bool(self._heard)
+
+    def events(self, after: int, *, watches: bool = False) -> Events:
         """Those from number `after` on; raises AgentSilent where nobody tells them any more."""
+        asked = {"after": after, "watcher": self._me if watches else ""}
         if self._road is not None:
             try:
-                return self._noted(events_in(self._road.ask("events", {"after": after})))
+                return self._noted(events_in(self._road.ask("events", asked)))
             except AgentSilent:
                 self._road = None
         roads = self._roads()
         silence = nobody(roads)
         for road in reached(roads):
             try:
-                told = events_in(road.ask("events", {"after": 0 if self._heard else after}))
+                told = events_in(road.ask("events", asked | {"after": 0 if self._heard else after}))
             except AgentSilent as error:
                 silence = error
                 continue

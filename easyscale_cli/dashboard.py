@@ -3,8 +3,6 @@
 It lives on the alternate screen; its last frame stays in the scrollback.
 """
 
-import shutil
-
 from easyscale.errors import EasyScaleError
 from easyscale.job_status import Closing, JobStatus
 from easyscale_cli.connection import Job
@@ -57,8 +55,7 @@ def closing_lines(status: JobStatus, closing: Closing, output: Output) -> list[L
 
 def window_of(output: Output, *, has_keys: bool) -> Window:
     """The window as it is now."""
-    size = shutil.get_terminal_size((80, 40))
-    return Window(output.cells, size.lines, output.glyphs, has_keys=has_keys)
+    return Window(output.cells, output.rows, output.glyphs, has_keys=has_keys)
 
 
 class _View:
@@ -78,7 +75,7 @@ class _View:
 
     def run(self) -> Closing | None:
         """Until the job has ended, then how; None: the person left."""
-        from rich.console import Console
+        from rich.console import Console, ConsoleDimensions
         from rich.live import Live
 
         console = Console(
@@ -95,6 +92,8 @@ class _View:
                 window = window_of(self._output, has_keys=True)
                 frame = frame_lines(self._looker.sight, self._choice, window)
                 if (window, frame) != drawn:
+                    # The window's own size: COLUMNS and LINES in the environment never change.
+                    console.size = ConsoleDimensions(window.cells, window.rows)
                     live.update(rich_text(frame), refresh=True)
                     drawn = (window, frame)
                 for key in keyboard.wait(_REDRAW_S):

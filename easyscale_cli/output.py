@@ -17,6 +17,8 @@ from easyscale_cli.views.writer import FileOutlet, look_of
 
 #: In a pipe a wait is told when it changes, and then so often.
 _TELL_EVERY_S = 10.0
+#: Of a pipe, where everything is printed whole anyhow.
+_ROWS = 40
 
 
 class Output:
@@ -43,6 +45,14 @@ class Output:
     @property
     def cells(self) -> int:
         return self._out.cells()
+
+    @property
+    def rows(self) -> int:
+        """The height of the terminal, or the design height of 40."""
+        try:
+            return os.get_terminal_size(sys.stdout.fileno()).lines or _ROWS
+        except OSError:
+            return _ROWS
 
     @property
     def page(self) -> Page:

@@ -24,6 +24,7 @@ from easyscale.rendezvous.keys import ROOT, JobKeys, job_of
 from easyscale.rendezvous.store import Put, Store
 from easyscale.rendezvous.view import JobView
 from easyscale_cli.connection import (
+    AgentEnded,
     Events,
     Listening,
     Offered,
@@ -122,10 +123,12 @@ class StoredJob:
     def profile(self) -> ProfileRecord | None:
         return self.view().profile
 
-    def events(self, after: int) -> Events:
+    def events(self, after: int, *, watches: bool = False) -> Events:
         try:
-            return self._listening.events(after)
+            return self._listening.events(after, watches=watches)
         except AgentSilent as error:
+            if self._listening.has_heard and not self._view.nodes:
+                raise AgentEnded(f"the agents of job {self.id!r} have ended") from error
             raise self._only_there("events", error) from error
 
     def story(self, *, node: str | None = None, rank: int | None = None) -> Story:

@@ -44,7 +44,7 @@ def _follow(job: Job, output: Output) -> None:
     number = 0
     while True:
         try:
-            told = job.events(number)
+            told = job.events(number, watches=True)
         except AgentEnded:
             if number:
                 return  # the agent has ended with its job

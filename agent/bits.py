@@ -244,7 +244,7 @@ class _OnOneHost:
         self, hosts: Hosts, recording: Recording, number: int, told: Callable[[int], None]
     ) -> str:
         scene = fixed_scene(self.settings.logical_workers)
-        return Rehearsal(hosts, scene, recording, number=number).play(told).digest
+        return Rehearsal(hosts, scene, recording, number=number).play(told).digests[0]
 
 
 def _between(one: _OnOneHost, other: _OnOneHost) -> BetweenKinds:

@@ -54,7 +54,15 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def row(self) -> RunRow:
-        return _row(self.scene, digest=self.outcome.digest, seconds=self.outcome.seconds)
+        return _row(self.scene, digest=self.digest, seconds=self.outcome.seconds)
+
+    @property
+    def digest(self) -> str:
+        return self.outcome.digests[0]
+
+    def other_digest(self, digest: str) -> str | None:
+        """One that some worker of this run ended with and that is not `digest`."""
+        return next((other for other in self.outcome.digests if other != digest), None)
 
 
 class Verification:
@@ -102,7 +110,9 @@ class Verification:
                 self._show(_row(scene, same=False))
             else:
                 found = self._held_against(fixed, played)
-                self._show(msgspec.structs.replace(played.row, same=found is None))
+                shown = played.other_digest(fixed.digest) or fixed.digest
+                row = msgspec.structs.replace(played.row, digest=shown, same=found is None)
+                self._show(row)
                 if found is not None and first is None:
                     first = (played, found)
             if (first or stopped) and not self._settings.keep_going:
@@ -112,11 +122,11 @@ class Verification:
             return self._differs(fixed, *first, left=left)
         if stopped is not None:
             return self._stopped(fixed, *stopped, left=left)
-        return self._verified(Verdict.SAME_BITS, digest=fixed.outcome.digest, steps=steps)
+        return self._verified(Verdict.SAME_BITS, digest=fixed.digest, steps=steps)
 
     def _held_against(self, fixed: Played, played: Played) -> Divergence | None:
         found = comparison.compare(fixed.run, played.run)
-        if found is None and played.outcome.digest != fixed.outcome.digest:
+        if found is None and played.other_digest(fixed.digest) is not None:
             point = Point(played.outcome.step - 1, Stage.STATE, -1, "the digest of the state")
             found = Divergence(point=point, same_batch=True, then=())
         if found is None:

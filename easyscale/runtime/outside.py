@@ -27,7 +27,7 @@ from easyscale.runtime.registry import Registry, leaves
 _DEPTH = 6
 _MOST = 4000
 _ITEMS = 24
-_ELEMENTS = 4096
+_ELEMENTS = 1024
 _TEXT = 120
 
 #: Folders that hold nobody's own code, though a script may lie above them.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from easyscale.agent.verification import Verification, VerificationSettings
 from easyscale.agent.verified import Cause, Verdict, Verified
 from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism
-from tests.support.processes import run_easyscale
+from tests.support.processes import run_easyscale, started
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -76,16 +77,21 @@ def test_a_planted_fault_is_found_with_its_cause_and_its_line(
     assert found.first_difference.same_batch == (fault != "set_order")
 
 
-def test_the_same_script_without_a_fault_keeps_its_bits_in_every_run(
-    tmp_path: Path,
-) -> None:
+def test_without_a_fault_every_run_has_the_digest_of_the_script_alone(tmp_path: Path) -> None:
+    """Being written down changes no bit; the script has 16 steps."""
+    with started([sys.executable, str(SCRIPT), "none"], cwd=tmp_path) as run:
+        assert run.wait() == 0, run.report()
+        said = re.search(r"digest ([0-9a-f]{64})$", run.stderr, re.MULTILINE)
     (tmp_path / "out.pt").write_text("mine")
-    ended = run_easyscale("verify", "--steps", "6", "--json", str(SCRIPT), "none", cwd=tmp_path)
+    ended = run_easyscale("verify", "--steps", "16", "--json", str(SCRIPT), "none", cwd=tmp_path)
     assert ended.code == 0, ended.stdout + ended.stderr
     answer = json.loads(ended.stdout)
     assert answer["verdict"] == "same_bits"
-    assert len({run["digest"] for run in answer["runs"]}) == 1
-    assert [run["changes"] for run in answer["runs"] if "changing" in run["name"]] == ["steps 2, 4"]
+    assert said is not None
+    assert {run["digest"] for run in answer["runs"]} == {said[1]}
+    assert [run["changes"] for run in answer["runs"] if "changing" in run["name"]] == [
+        "steps 5, 9, 12"
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.pt"]
 
 

@@ -39,7 +39,8 @@ MAX_PATH_BYTES = 107
 #: Of a socket within its folder: see `_name_of`; Linux counts processes up to 2**22.
 _LONGEST_NAME = len("-".join(("j" * 20, "d" * 8, "4194304"))) + len(".sock")
 _DEADLINE_S = 10.0
-_DISCOVERY_S = 1.0
+#: An agent on a busy machine takes its time; one that hangs must not hide the others for long.
+_DISCOVERY_S = 3.0
 _MOST_AT_ONCE = 16
 _CREDENTIALS = struct.Struct("3i")
 

@@ -38,13 +38,13 @@ def found(
         return
     with contextlib.closing(stored.connect(settings)) as store:
         if name is not None and stored.exists(store, name):
-            yield stored.StoredJob(name, store)
+            yield stored.StoredJob(name, store, apart_from=apart_from)
             return
         if name in here:  # an etcd of its own, whatever the environment names
             yield LocalJob(here[name], apart_from=apart_from)
             return
         job = _choose(name, stored.stored_jobs(store), place=f"in {settings}", command=command)
-        yield stored.StoredJob(job, store)
+        yield stored.StoredJob(job, store, apart_from=apart_from)
 
 
 def _is_in(agents: Sequence[LocalAgent], endpoints: str) -> bool:

@@ -42,8 +42,10 @@ _CALL_TIMEOUT_S = 5.0
 class StoredJob:
     """A job as etcd has it."""
 
-    def __init__(self, job: str, store: Store) -> None:
+    def __init__(self, job: str, store: Store, *, apart_from: str = "") -> None:
         self.id = job
+        #: Whoever shall leave is the last to be asked how it went.
+        self._apart_from = apart_from
         self._store = store
         self._keys = JobKeys.of(job)
         self._view = JobView()
@@ -139,7 +141,10 @@ class StoredJob:
 
     def roads(self) -> Sequence[Road]:
         view = self.view()
-        nodes = sorted(view.nodes.items(), key=lambda item: item[1].create_revision)
+        nodes = sorted(
+            view.nodes.items(),
+            key=lambda item: (item[0] == self._apart_from, item[1].create_revision),
+        )
         token = view.spec.token if view.spec is not None else ""
         addresses = [(name, node.record.address) for name, node in nodes]
         self._known = remote_roads(addresses, token)

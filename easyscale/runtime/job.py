@@ -25,6 +25,7 @@ from easyscale.runtime.loader import Loader
 from easyscale.runtime.memory import keep_freed_memory
 from easyscale.runtime.randomness import Streams, key
 from easyscale.runtime.registry import refuse_process_group
+from easyscale.runtime.script_end import finish_at_exit, note_leaving
 from easyscale.runtime.session import Session
 from easyscale.runtime.settings import Arguments, JobSettings, alone, launched, read_arguments
 from easyscale.runtime.state import captured, digest, plain_value
@@ -191,8 +192,7 @@ class Job:
                 training.close_epoch(epoch)
         except GeneratorExit:
             # A `break` ends training early; a `sys.exit` in the loop is told apart by its line.
-            loop = sys._getframe(1)  # noqa: SLF001 - the frame that drops this generator
-            training.left_at = (loop.f_code.co_filename, loop.f_lineno)
+            note_leaving(training, sys._getframe().f_back)  # noqa: SLF001 - who drops this generator
             raise
         finally:
             training.epoch_open = False
@@ -225,7 +225,10 @@ def _alone(arguments: Arguments) -> Job:
     settings = alone(arguments, os.environ, say)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     training = begin_training(settings, device=device, say=say)
-    return Job(training, Alone(training))
+    team = Alone(training)
+    job = Job(training, team)
+    finish_at_exit(training, end=team.end, is_current=lambda: _job is job)
+    return job
 
 
 def _launched(arguments: Arguments, session: Session) -> Job:

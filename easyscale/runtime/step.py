@@ -5,6 +5,7 @@ and seeds the next one; the last `next()` puts the reduced gradients in place.
 """
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.group import Wait
 from easyscale.runtime.headers import Operation, OperationKind
 from easyscale.runtime.metrics import Means, RankReport, Reports, Scalar, checked
+from easyscale.runtime.outer_body import Asked
 from easyscale.runtime.overlap import Overlap
 from easyscale.runtime.partials import Partials, divide
 from easyscale.runtime.randomness import OuterStream, key
@@ -57,6 +59,8 @@ class StepWork:
         #: Watches the last micro-step here, whose backward hides the exchange.
         self._overlap: Overlap | None = None
         self.means: Means | None = None
+        #: Whether any logical worker left a gradient; known with the result.
+        self.has_gradients = False
         self._checked_layout = False
         if self._slots and (shared or self._n > 1):
             self.boundary_buffers = [slot.tensor.clone() for slot in self._slots]
@@ -173,6 +177,7 @@ class StepWork:
         """Put the reduced mean and rank 0's buffers where the outer body finds them."""
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
+            self.has_gradients |= gradient is not None
         if buffers:
             self._set_buffers(buffers)
         self.means = means
@@ -206,6 +211,7 @@ class Step:
         self._fetch = fetch
         self._work: StepWork | None = None
         self._rank: int | None = None
+        self._asked = Asked()
 
     @property
     def rank(self) -> int:
@@ -251,6 +257,7 @@ class Step:
             raise ScriptError(f"step {self.number} is gone through with `for batch in step`")
         if self._opened.complete:
             raise StopIteration
+        self._asked.note(sys._getframe(1))  # noqa: SLF001 - which instruction of the script asks
         training = self._training
         timing, recorder = training.timing, training.recorder
         if self._rank is not None:
@@ -265,6 +272,8 @@ class Step:
         if rank is None:
             self._opened.complete = True
             timing.end_step()
+            if not work.has_gradients:
+                training.watch_outer_body(by_a_loop=self._asked.is_by_a_loop)
             raise StopIteration
         began_s = time.monotonic()
         batch = self._fetch(rank)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from easyscale.errors import IncompleteStep, JobConflict, ScriptError
+from easyscale.runtime.outer_body import OuterBody
 from easyscale.runtime.randomness import OuterStream, Streams
 from easyscale.runtime.registry import Registry
 from easyscale.runtime.settings import JobSettings
@@ -66,6 +67,8 @@ class Training:
     pass_open: bool = False
     #: The line at which the script left the loop over the epochs before its end, if it did.
     left_at: tuple[str, int] | None = None
+    #: It was an exception or `sys.exit`, not `break` or `return`.
+    left_by_exception: bool = False
     #: What `epochs` was called with, and the length of the loader: None until known.
     epochs: int | None = None
     steps_per_epoch: int | None = None
@@ -75,6 +78,7 @@ class Training:
     timing: Timing = field(default_factory=Timing)
     #: Writes down what happens, where runs are compared.
     recorder: "Recorder | None" = None
+    _outer_body: OuterBody | None = None
     _passed: dict[str, Any] = field(default_factory=dict)
     #: Set when a state was restored: the stream that the outer code draws from when the first
     #: step begins. Until then the script's top runs as it would in a fresh process.
@@ -145,9 +149,22 @@ class Training:
                 hint="let `for batch in step` run to its end, and leave the outer loop after it",
             )
 
+    def watch_outer_body(self, *, by_a_loop: bool) -> None:
+        """No micro-step of the open step left a gradient; `by_a_loop` as in `Asked`."""
+        assert self.step is not None
+        self._outer_body = OuterBody(
+            self.things.parameters.values(),
+            loop=f"step {self.step.number}, the inner loop at {self.step.began_at},",
+            by_a_loop=by_a_loop,
+            say=self.say,
+        )
+
     def close_step(self) -> None:
         """Count the step that the script has gone through, outer body included."""
         self.require_complete_step()
+        if self._outer_body is not None:
+            self._outer_body.close()
+            self._outer_body = None
         if self.step is not None:
             self.step = None
             place = self.place

@@ -58,7 +58,7 @@ def _plan(
     scene: Scene, assignments: tuple[Assignment, ...], *, reason: str, occasion: Occasion
 ) -> Plan:
     main = scene.base.main
-    if main not in {each.worker for each in assignments if each.ranks}:
+    if main not in {each.worker for each in assignments}:
         main = next(each.worker for each in assignments if LogicalRank(0) in each.ranks)
     return Plan(
         generation=scene.generation,

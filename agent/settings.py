@@ -93,7 +93,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     slow_steps: int = 5
     slow_least_s: float = 1.0
     #: A plan must shorten the step by this share to be worth a change, and by as much again for
-    #: each change within the last `pays_within` steps, so that ranks do not go to and fro,
+    #: each change within the last `pays_within` steps, so that ranks do not wander,
     least_gain: float = 0.05
     #: and pay for the pause of the change within so many steps.
     pays_within: int = 200

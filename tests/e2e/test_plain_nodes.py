@@ -115,12 +115,17 @@ def test_too_few_nodes_end_with_4_and_say_who_came(tmp_path: Path, etcd: Server)
         assert "1 of 2 nodes came within 2 s: have a" in a.stderr
 
 
-def test_a_late_node_finds_a_finished_job_and_another_line_is_refused(
+def test_another_line_is_refused_and_a_late_node_finds_a_finished_job(
     tmp_path: Path, etcd: Server
 ) -> None:
-    (tmp_path / "enough").touch()
     with node(tmp_path, "a", *at(etcd, "1:2")) as a:
+        wait_said(a, 0, 1, 0, 0)
+        with node(tmp_path, "b", *at(etcd, "1:3")) as other:
+            assert other.wait(40) == 2, other.report()
+            assert "runs with --nnodes 1:2 --max-restarts 0" in other.stderr
+        (tmp_path / "enough").touch()
         assert a.wait(40) == 0, a.report()
+        assert said(a) == [(0, 1, 0, 0)]
     with node(tmp_path, "b", *at(etcd, "1:2")) as late:
         assert late.wait(40) == 0, late.report()
         assert said(late) == []

@@ -75,9 +75,9 @@ class Agent:
 
     async def _renew(self, lease: int) -> None:
         await asyncio.sleep(self.number % 97 / 97 * TTL_S / 3)  # as spread as starts are
+        stub = etcdrpc.LeaseStub(self.channel)
+        request = etcdrpc.LeaseKeepAliveRequest(ID=lease)
         while True:
-            stub = etcdrpc.LeaseStub(self.channel)
-            request = etcdrpc.LeaseKeepAliveRequest(ID=lease)
             async for _ in stub.LeaseKeepAlive(iter([request])):
                 break
             await asyncio.sleep(TTL_S / 3)

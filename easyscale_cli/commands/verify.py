@@ -34,29 +34,52 @@ _WIDTH = 4
     "--steps",
     type=click.IntRange(min=1),
     default=30,
+    metavar="N",
     show_default=True,
     help="Global steps of each run.",
 )
 @option(
     "--logical-workers",
     type=click.IntRange(min=1),
+    metavar="N",
     help="Shares of each step [what the script passes to init].",
 )
 @option(
     "--determinism",
     type=click.Choice([str(level) for level in Determinism]),
+    metavar="LEVEL",
     default="same-kind",
     show_default=True,
-    help="The level to run at.",
+    help="The level to run at, or heterogeneous.",
 )
-@option("--devices", default="auto", show_default=True, help="Slots: auto, cuda[:LIST] or cpu.")
-@option("--seed", type=int, help="Stands over the script's init(seed=...).")
-@option("--threads-per-worker", type=click.IntRange(min=1), default=1, show_default=True)
+@option(
+    "--devices",
+    metavar="WORD",
+    default="auto",
+    show_default=True,
+    help="Slots: auto, cuda[:LIST] or cpu.",
+)
+@option("--seed", type=int, metavar="N", help="Stands over the script's init(seed=...).")
+@option(
+    "--threads-per-worker",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Part of the bits on CPUs.",
+)
 @option("--partials", type=click.Choice(["device", "host"]), default="device", hidden=True)
-@option("--preload", default="", help="Modules to import once, before the forks.")
+@option(
+    "--preload",
+    metavar="M,...",
+    default="",
+    help="Modules to import once instead of in each worker: much quicker where they are large.",
+)
 @click.option("--keep-going", is_flag=True, help="Do all runs, also after one that differs.")
 @click.option("--keep", metavar="FOLDER", help="Leave the records of all runs there.")
-@click.option("--module", "-m", "is_module", is_flag=True, help="SCRIPT is a module.")
+@click.option(
+    "--module", "-m", "is_module", is_flag=True, help="The script is a module, as python -m."
+)
 @look_options
 def command(script: str, arguments: tuple[str, ...], **asked: Any) -> int:
     """Train SCRIPT a few steps in every layout and compare every bit.

@@ -132,6 +132,7 @@ class Job:
         kind: str = "cpu",
         offers: Commit | None = None,
         formed: GenerationNumber | None = None,
+        cut: tuple[str, ...] = (),
     ) -> "Job":
         """Register a node with slots in these states, each with a worker of this spawn."""
         records = []
@@ -150,6 +151,7 @@ class Job:
             slots=tuple(records),
             commit=offers,
             formed=formed,
+            cut=cut,
         )
         return self.put(KEYS.node(name), record)
 

@@ -350,6 +350,15 @@ def test_without_a_takeover_only_proof_counts() -> None:
 # --- planned changes ---------------------------------------------------------------------------
 
 
+def test_a_node_that_was_cut_off_waits_until_both_sides_reach_each_other() -> None:
+    by_itself = settled(running(A).node("b", cut=("a",)))
+    assert by_itself.decision is None
+    assert by_itself.reason == "node b joins once it and a reach each other"
+    by_a_member = settled(running(A).node("a", "in_use", cut=("b",)).node("b"))
+    assert by_a_member.reason == "node b joins once it and a reach each other"
+    assert isinstance(settled(running(A).node("b", cut=("c",))).decision, Propose)
+
+
 def test_a_join_is_planned_once_it_has_settled() -> None:
     job = running(A).node("b")
     first = ask(job, now=100.0)

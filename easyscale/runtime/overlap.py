@@ -134,9 +134,17 @@ class Overlap:
             self._changed.notify_all()
 
     def wait_for(self, number: int) -> bool:
-        """Wait until a bucket may be read; False when the operation was given up meanwhile."""
+        """Wait until a bucket may be read; False when the operation was given up meanwhile.
+
+        What is ready last hides nothing any more: it is read when the micro-step has ended, and
+        no copy of it is needed.
+        """
+
+        def may_be_read() -> bool:
+            return self._ended or (not self._left[number] and any(self._left))
+
         with self._changed:
-            self._changed.wait_for(lambda: self._given_up or self._ended or not self._left[number])
+            self._changed.wait_for(lambda: self._given_up or may_be_read())
             return not self._given_up
 
     def fill(

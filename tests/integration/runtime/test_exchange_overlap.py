@@ -322,6 +322,32 @@ def test_a_gradient_is_compared_only_once_it_has_been_read_to_its_end() -> None:
     assert views[0].tolist() == [7.0, 7.0, 7.0]
 
 
+def test_the_bucket_that_is_ready_last_is_read_after_the_micro_step_and_not_copied() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    (bucket,) = plan_buckets(TensorLayout.of([("p", parameter)], []))
+
+    class Once(torch.Tensor):
+        def clone(self, **_: object) -> torch.Tensor:
+            raise AssertionError("it was read while it could still be changed")
+
+    overlap = Overlap([bucket], [parameter], rank=0, factor=1.0)
+    with overlap:
+        parameter.sum().backward()  # type: ignore[no-untyped-call]
+    overlap._leaf[0] = torch.ones(3).as_subclass(Once)
+    views = bucket.views(torch.zeros(3))
+
+    def read() -> None:
+        if overlap.wait_for(0):
+            overlap.fill(0, Partials(1), Span(0, 1), views, 1)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    overlap.finish([parameter.grad])
+    reader.join(10)
+    assert not reader.is_alive()
+    assert views[0].tolist() == [1.0, 1.0, 1.0]
+
+
 def by_hand_where_nothing_is_trained(net: torch.nn.Module, x: torch.Tensor, rank: int) -> None:
     plain(net, x, rank)
     frozen = next(net.parameters())

@@ -69,7 +69,8 @@ def find_snapshots(turn: Turn, found: tuple[SnapshotRecord, ...]) -> None:
     placed = tuple(
         s if s.path else msgspec.structs.replace(s, path=f"{folder}/{s.name}") for s in found
     )
-    turn.set(found=placed, unregistered=(*turn.state.unregistered, *placed))
+    good = (s for s in placed if not s.rejected)
+    turn.set(found=placed, unregistered=(*turn.state.unregistered, *good))
 
 
 def note_snapshot(turn: Turn, worker: OwnWorker, written: SnapshotWritten) -> None:
@@ -142,7 +143,8 @@ def remember_snapshots(turn: Turn) -> None:
     found = tuple(
         s
         for name, s in sorted(known.items())
-        if not (s.superseded or s.rejected or name in state.deleted)
+        # Those that cannot be read stay: a job that has had snapshots does not begin anew.
+        if not (s.superseded or name in state.deleted)
     )
     turn.set(found=found)
     head = state.view.head
@@ -150,7 +152,9 @@ def remember_snapshots(turn: Turn) -> None:
         return
     if state.shown_era is not None:
         waiting = {s.name for s in state.unregistered} | state.view.snapshots.keys()
-        lost = tuple(s for s in found if state.node in s.nodes and s.name not in waiting)
+        lost = tuple(
+            s for s in found if state.node in s.nodes and s.name not in waiting and not s.rejected
+        )
         turn.set(unregistered=(*state.unregistered, *lost))
     turn.set(shown_era=head.era)
 

@@ -121,6 +121,12 @@ def test_a_damaged_snapshot_is_named_and_the_one_before_it_taken(tmp_path: Path)
     assert again.code == 0, again.stderr
     assert folders[-1].name in again.stdout + again.stderr
     assert last_event(again)["digest"] == last_event(whole)["digest"]
+    for folder in (tmp_path / "runs" / "j").glob("step-*"):
+        (folder / "state.pt").write_bytes(b"torn")
+    none = launch(tmp_path, *words)
+    assert none.code == ExitCode.JOB_FAILED
+    assert "cannot be read, nor any of the " in none.stdout
+    assert "finished" not in none.stdout
 
 
 def last_event(ended: Outcome) -> dict[str, object]:

@@ -969,3 +969,14 @@ def test_a_step_is_a_pure_function_of_its_arguments() -> None:
     event = events.WorkerExited(worker=W1, pid=1, exit_code=None, signal=9, last_words="")
     now = machine.Now(s=200.0)
     assert machine.step(agent.state, event, now) == machine.step(agent.state, event, now)
+
+
+def test_a_snapshot_that_cannot_be_read_is_remembered_and_not_registered() -> None:
+    view = Job().snapshot(40, rejected="torn").snapshot(20).view()
+    torn, good = (view.snapshots[name] for name in sorted(view.snapshots, reverse=True))
+    assert (torn.rejected, good.rejected) == ("torn", "")
+    agent = Agent().opened()
+    agent.take(events.SnapshotsFound(records=(torn, good)))
+    agent.view(Job().node("a"))
+    assert {record.step for record in agent.state.found} == {40, 20}
+    assert {record.step for record in agent.state.unregistered} == {20}

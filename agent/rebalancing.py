@@ -64,12 +64,12 @@ class Scene:
         return int(profile.NS_PER_S / rate) if rate else None
 
     def pays(self, before: int, after: int, *, pause: float) -> bool:
-        """The step becomes clearly shorter, and earns the pause within the steps that count."""
-        balance, progress = self.settings.balance, self.view.progress
-        left = balance.pays_within
+        """The step becomes shorter, and earns the pause within the steps that count."""
+        progress = self.view.progress
+        left = self.settings.balance.pays_within
         if progress is not None and progress.steps is not None:
             left = min(left, progress.steps - progress.step)
-        return after <= before * (1 - balance.least_gain) and (before - after) * left >= pause
+        return after < before and (before - after) * left >= pause
 
     def is_clear(self, before: int, after: int) -> bool:
         """The gain is more than noise, of the whole step, and the more so the more has moved."""

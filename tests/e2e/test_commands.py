@@ -25,7 +25,8 @@ def training(job: str, cwd: Path) -> AbstractContextManager[Run]:
     """A launch on two slots that would go on for many minutes."""
     return launched(
         "launch", "--job-id", job, "--node-name", "a", "--logical-workers", "8",
-        "--devices", "cpu:2", "--snapshot-every", "5", str(SCRIPT), "pause=0.02", "epochs=2000",
+        "--devices", "cpu:2", "--snapshot-every", "5", "--least-gain", "1",
+        str(SCRIPT), "pause=0.02", "epochs=2000",
         cwd=cwd,
     )  # fmt: skip
 

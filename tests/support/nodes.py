@@ -158,7 +158,7 @@ class Job:
         command = [
             *within, *easyscale_command(), "launch", "--json", "--job-id", self.name,
             *named, *self.where, "--logical-workers", str(N),
-            "--devices", f"cpu:{slots}", *self.options,
+            "--devices", f"cpu:{slots}", "--least-gain", "1", *self.options,
             str(SCRIPT), str(self.out), "--epochs", str(self.reference.epochs),
         ]  # fmt: skip
         env = {"FAULTS": self.faults}

@@ -315,7 +315,7 @@ class SlotRecord(msgspec.Struct, frozen=True):
     state: SlotState = "starting"
     #: Where the worker's listener answers, from `register` on.
     address: str = ""
-    #: Median of its measured micro-steps of this job, seconds.
+    #: Median of its measured micro-steps of this job, seconds, and how far they lie around it.
     micro_step_s: float | None = None
     spread: float | None = None
     #: Memory that its worker could still take, and what one partial sum of the gradients takes.

@@ -11,7 +11,6 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -64,11 +63,6 @@ _KNOWN = {
     "keep_alive_interval", "keep_alive_max_attempt", "ca_cert", "ssl_cert", "ssl_cert_key", "user",
 }  # fmt: skip
 _ADDED_BY_TORCHRUN = {"timeout", "rank"}
-
-
-def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """What the entry point `torchrun.handlers` gives to torch."""
-    return create_handler
 
 
 def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:

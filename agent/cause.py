@@ -3,7 +3,6 @@
 *First* is meant by causality: who failed by itself, not who lost its peer or was stopped by us.
 """
 
-import signal
 from pathlib import PurePath
 
 from easyscale.agent import words
@@ -14,13 +13,6 @@ from easyscale.errors import ExitCode
 from easyscale.messages import SourceLine
 from easyscale.model import Cause, Commit, LogicalRank, SnapshotRecord, WorkerFailure, WorkerId
 from easyscale.reports import FirstCause
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def log_file(settings: LaunchSettings, worker: WorkerId) -> str:
@@ -82,7 +74,7 @@ def _without_words(
     if worker.hung:
         return "hung", worker.hung, False, ""
     if exited.signal is not None:
-        name = signal_name(exited.signal)
+        name = words.signal_name(exited.signal)
         return name, f"killed by {name}{last}", False, ""
     if exited.exit_code:
         return f"exit {exited.exit_code}", f"exit {exited.exit_code}, no traceback{last}", False, ""
@@ -115,7 +107,7 @@ def how_it_ended(worker: OwnWorker, exited: WorkerExited) -> str:
     if worker.hung:
         return worker.hung
     if exited.signal is not None:
-        return f"killed by {signal_name(exited.signal)}"
+        return f"killed by {words.signal_name(exited.signal)}"
     return f"exited {exited.exit_code}"
 
 

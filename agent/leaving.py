@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from easyscale.agent import closing, crew, news, words
 from easyscale.agent.actions import Exit, KillWorker, Leave, ReportCause, Resign, Write
-from easyscale.agent.cause import first_cause, no_worker_can_start, signal_name
+from easyscale.agent.cause import first_cause, no_worker_can_start
 from easyscale.agent.events import Signalled
 from easyscale.agent.state import Phase, Stage, State, Turn
 from easyscale.errors import ExitCode
@@ -24,7 +24,7 @@ _IDLE = (Phase.FORKING, Phase.STARTING, Phase.STANDBY)
 
 def signalled(turn: Turn, event: Signalled) -> None:
     """First: drain this node. Second: end its workers now."""
-    name = signal_name(event.number)
+    name = words.signal_name(event.number)
     if turn.state.signal is not None or turn.state.stage is Stage.ENDING:
         turn.set(signal=event.number)
         kill_all(turn, f"{name} came again")

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from easyscale.agent import budget
+from easyscale.agent import budget, words
 from easyscale.agent.actions import Announce
-from easyscale.agent.cause import signal_name
 from easyscale.agent.state import State, Turn
 from easyscale.model import Commit, Ending, Mode, Occasion, SnapshotRecord, WorkerId
 from easyscale.rendezvous.agreement import JobView
@@ -257,7 +256,7 @@ def tell_lost(turn: Turn, worker: WorkerId, ending: Ending) -> None:
         slot=worker.slot,
         pid=ending.pid,
         exit_code=ending.exit_code,
-        signal=signal_name(ending.signal) if ending.signal else None,
+        signal=words.signal_name(ending.signal) if ending.signal else None,
         ranks=_ranks_at_fault(ending),
         restarts=_restarts(turn, worker, ending),
         restarts_limit=turn.state.settings.max_restarts,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from easyscale.rendezvous.embedded import EmbeddedEtcd
-from tests.support.processes import Outcome, Run, easyscale_command, launched, run_easyscale
+from tests.support.processes import STEADY, Outcome, Run, easyscale_command, launched, run_easyscale
 
 SCRIPT = Path(__file__).parent.parent / "support" / "scripts" / "small.py"
 
@@ -25,7 +25,7 @@ def training(job: str, cwd: Path) -> AbstractContextManager[Run]:
     """A launch on two slots that would go on for many minutes."""
     return launched(
         "launch", "--job-id", job, "--node-name", "a", "--logical-workers", "8",
-        "--devices", "cpu:2", "--snapshot-every", "5", "--least-gain", "1",
+        "--devices", "cpu:2", "--snapshot-every", "5", *STEADY,
         str(SCRIPT), "pause=0.02", "epochs=2000",
         cwd=cwd,
     )  # fmt: skip

@@ -27,7 +27,7 @@ import psutil
 
 from easyscale.agent.control import run_folder
 from tests.support.etcd import Server, wait_until
-from tests.support.processes import Run, easyscale_command, started
+from tests.support.processes import STEADY, Run, easyscale_command, started
 
 SCRIPT = Path(__file__).parent.parent / "e2e" / "scripts" / "steady.py"
 N = 5
@@ -158,7 +158,7 @@ class Job:
         command = [
             *within, *easyscale_command(), "launch", "--json", "--job-id", self.name,
             *named, *self.where, "--logical-workers", str(N),
-            "--devices", f"cpu:{slots}", "--least-gain", "1", *self.options,
+            "--devices", f"cpu:{slots}", *STEADY, *self.options,
             str(SCRIPT), str(self.out), "--epochs", str(self.reference.epochs),
         ]  # fmt: skip
         env = {"FAULTS": self.faults}

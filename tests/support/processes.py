@@ -27,6 +27,10 @@ DEADLINE_S = 100.0
 GRACE_S = 5.0
 
 
+#: For launches whose changes are counted: a busy machine's slots look unlike, and ranks would move.
+STEADY = ("--least-gain", "1", "--slow-from", "1000")
+
+
 class DeadlineMissed(AssertionError):
     """Raised when a command did not do in time what a test expects; holds all it said."""
 

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from easyscale.agent import (
-    drafts,
-    gathering,
+from easyscale.agent import drafts, gathering, words
+from easyscale.agent.balance import (
     migration,
     profile,
     rebalancing,
@@ -17,11 +16,10 @@ from easyscale.agent import (
     scaling,
     slowness,
     trials,
-    words,
 )
+from easyscale.agent.balance.planner import Layout
+from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.memory import Memory
-from easyscale.agent.planner import Layout
-from easyscale.agent.rebalancing import Scene
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.wants import drains, wanted
 from easyscale.kinds import short_kind

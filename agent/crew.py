@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from easyscale.agent import closing, limits, news, reaching, records, respawns
+from easyscale.agent import closing, news, reaching, records, respawns
 from easyscale.agent.actions import Fork, StartZygote, StopWorker, Tell, Write
+from easyscale.agent.balance import limits
 from easyscale.agent.cause import failure_of, how_it_ended
 from easyscale.agent.events import ForkFailed, WorkerExited, WorkerForked, ZygoteLost
 from easyscale.agent.state import Entered, OwnWorker, Phase, Stage, State, Turn

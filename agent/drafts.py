@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from easyscale.agent import limits, profile
+from easyscale.agent.balance import limits, profile
+from easyscale.agent.balance.planner import Layout, Place, follow, plan
 from easyscale.agent.memory import Doubt
-from easyscale.agent.planner import Layout, Place, follow, plan
 from easyscale.model import (
     Assignment,
     Commit,

@@ -19,25 +19,26 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from easyscale.agent import actions, events, machine, surroundings
-from easyscale.agent.chronicle import Chronicle
+from easyscale.agent import actions, events, machine
 from easyscale.agent.code_check import CodeCheck
-from easyscale.agent.control import swept_folder
-from easyscale.agent.devices import Offer, find_slots, slot_environment
-from easyscale.agent.devices_file import DevicesFile
-from easyscale.agent.door import Door
+from easyscale.agent.doors.chronicle import Chronicle
+from easyscale.agent.doors.control import swept_folder
+from easyscale.agent.doors.door import Door
+from easyscale.agent.doors.prober import probe
 from easyscale.agent.folders import check_writable
-from easyscale.agent.gpu_watch import GpuWatch
-from easyscale.agent.guard import LeaseGuard
+from easyscale.agent.hardware import surroundings
+from easyscale.agent.hardware.devices import Offer, find_slots, slot_environment
+from easyscale.agent.hardware.devices_file import DevicesFile
+from easyscale.agent.hardware.gpu_watch import GpuWatch
+from easyscale.agent.hardware.surroundings import shm_bytes
 from easyscale.agent.link import StoreLink
 from easyscale.agent.node_name import claim_name
-from easyscale.agent.orphans import OrphanReaper, is_init
-from easyscale.agent.prober import probe
+from easyscale.agent.processes.guard import LeaseGuard
+from easyscale.agent.processes.orphans import OrphanReaper, is_init
+from easyscale.agent.processes.supervisor import Supervisor, SupervisorSettings
+from easyscale.agent.processes.zygote_link import ZygoteSettings
 from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.snapshots import Catalogue
-from easyscale.agent.supervisor import Supervisor, SupervisorSettings
-from easyscale.agent.surroundings import shm_bytes
-from easyscale.agent.zygote_link import ZygoteSettings
 from easyscale.errors import EasyScaleError
 from easyscale.messages import ForkRequest, WorkerSettings
 from easyscale.model import WorkerId
@@ -49,7 +50,7 @@ from easyscale.rendezvous.view import incarnation_of
 from easyscale.reports import Audience, EventKind, Fact, JobEvent
 
 if TYPE_CHECKING:
-    from easyscale.agent.metrics_server import MetricsServer
+    from easyscale.agent.doors.metrics_server import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -267,7 +268,7 @@ class Driver:
         """Bound before anything else: a port that is taken ends the launch at once."""
         if self._settings.metrics_port is None:
             return None
-        from easyscale.agent.metrics_server import MetricsServer  # noqa: PLC0415 - only who asks
+        from easyscale.agent.doors.metrics_server import MetricsServer  # noqa: PLC0415 - only who asks
 
         return MetricsServer(self._settings.metrics_port, self._door.teller.seen)
 

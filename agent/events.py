@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from easyscale.agent.gpu_health import Trouble
+from easyscale.agent.hardware.gpu_health import Trouble
 from easyscale.messages import FromWorker
 from easyscale.model import JobSpec, SnapshotRecord, Wish, WorkerId
 from easyscale.pulse import Beat

@@ -7,17 +7,8 @@ also the answer to wait.
 from collections.abc import Callable
 from dataclasses import replace
 
-from easyscale.agent import (
-    beginnings,
-    budget,
-    changes,
-    drafts,
-    endings,
-    survivors,
-    trials,
-    wants,
-    words,
-)
+from easyscale.agent import beginnings, budget, changes, drafts, endings, survivors, wants, words
+from easyscale.agent.balance import trials
 from easyscale.agent.beginnings import Start
 from easyscale.agent.memory import Memory, observe
 from easyscale.agent.settings import Timeouts

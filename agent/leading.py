@@ -3,8 +3,9 @@
 At most one transaction is under way, and the same view is acted on once.
 """
 
-from easyscale.agent import leader, ledger, news
+from easyscale.agent import leader, news
 from easyscale.agent.actions import Transact
+from easyscale.agent.balance import ledger
 from easyscale.agent.events import Deposed, Elected, Transacted
 from easyscale.agent.memory import Memory
 from easyscale.agent.state import Turn

@@ -17,7 +17,7 @@ import msgspec
 
 from easyscale.agent import actions, events
 from easyscale.agent.code_check import CodeCheck
-from easyscale.agent.control import swept_folder
+from easyscale.agent.doors.control import swept_folder
 from easyscale.agent.machine import followed_ranges
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.snapshots import Catalogue, FixedValues, refuse_other_values

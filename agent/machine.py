@@ -12,7 +12,6 @@ from easyscale.agent import (
     following,
     leading,
     leaving,
-    ledger,
     news,
     offering,
     reaching,
@@ -20,6 +19,7 @@ from easyscale.agent import (
     watchdog,
 )
 from easyscale.agent.actions import AgentAction, Campaign, Write
+from easyscale.agent.balance import ledger
 from easyscale.agent.events import (
     AgentEvent,
     Asked,

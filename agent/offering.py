@@ -10,7 +10,7 @@ import msgspec
 from easyscale.agent import crew, news, respawns
 from easyscale.agent.actions import FindSlots, KillWorker, Transact, Write
 from easyscale.agent.events import DeviceTroubled, SlotsFound, SlotsRefused
-from easyscale.agent.gpu_health import Trouble
+from easyscale.agent.hardware.gpu_health import Trouble
 from easyscale.agent.state import Phase, Stage, Turn
 from easyscale.model import Wish, encode
 from easyscale.rendezvous.store import Delete

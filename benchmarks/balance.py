@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from easyscale.agent.planner import Place, plan
+from easyscale.agent.balance.planner import Place, plan
 from easyscale.model import WorkerId
 
 EASYSCALE = Path(sys.executable).parent / "easyscale"

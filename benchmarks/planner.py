@@ -9,7 +9,7 @@ import statistics
 import time
 from dataclasses import replace
 
-from easyscale.agent.planner import Place, plan
+from easyscale.agent.balance.planner import Place, plan
 from easyscale.model import WorkerId
 
 TARGET_MS = 10.0

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from easyscale.agent.control import LocalAgent, local_agents, run_folder
-from easyscale.agent.dialogue import AgentSilent
+from easyscale.agent.doors.control import LocalAgent, local_agents, run_folder
+from easyscale.agent.doors.dialogue import AgentSilent
 from easyscale.balance import ProfileRecord
 from easyscale.errors import EasyScaleError
 from easyscale.job_status import Glance, SlotFacts

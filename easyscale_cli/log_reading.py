@@ -10,8 +10,14 @@ from typing import Protocol
 
 import msgspec
 
-from easyscale.agent.dialogue import AgentRefused, AgentSilent
-from easyscale.agent.log_files import LogFile, Piece, log_files, nodes_with_logs, read_piece
+from easyscale.agent.doors.dialogue import AgentRefused, AgentSilent
+from easyscale.agent.processes.log_files import (
+    LogFile,
+    Piece,
+    log_files,
+    nodes_with_logs,
+    read_piece,
+)
 from easyscale.errors import StoreError
 from easyscale_cli.connection import AgentEnded, Job
 from easyscale_cli.roads import Road, ask_all

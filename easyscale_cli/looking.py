@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from easyscale.agent.dialogue import AgentSilent
+from easyscale.agent.doors.dialogue import AgentSilent
 from easyscale.errors import EasyScaleError, StoreError
 from easyscale.job_status import Closing, Glance, StoreFacts
 from easyscale_cli.connection import Job

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from easyscale.agent.control import LocalAgent, ask
-from easyscale.agent.dialogue import AgentRefused, AgentSilent
+from easyscale.agent.doors.control import LocalAgent, ask
+from easyscale.agent.doors.dialogue import AgentRefused, AgentSilent
 from easyscale.errors import EasyScaleError, UsageError
 from easyscale_cli.connection import Job, LocalJob, NodeUnknown, agents_here
 from easyscale_cli.views.errors import near_miss, some_of

@@ -200,7 +200,7 @@ def _slots(asked: Mapping[str, Any], environ: Mapping[str, str], *, is_packed: b
         word = "1"
     if not is_packed and word is not None and word.isdecimal() and int(word) > 0:
         return _Slots(tuple(f"local:{rank}" for rank in range(int(word))), {})
-    from easyscale.agent.devices import Machine, find_slots, slot_environment
+    from easyscale.agent.hardware.devices import Machine, find_slots, slot_environment
 
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if not is_packed and word is not None:
@@ -219,8 +219,8 @@ def _slots(asked: Mapping[str, Any], environ: Mapping[str, str], *, is_packed: b
 
 
 def _devices_word(asked: Mapping[str, Any], machine: Any) -> str:  # noqa: ANN401 - an Inventory
-    from easyscale.agent.devices import devices_of_nproc
-    from easyscale.agent.devices_file import read_word
+    from easyscale.agent.hardware.devices import devices_of_nproc
+    from easyscale.agent.hardware.devices_file import read_word
 
     if asked["devices_file"]:
         return read_word(Path(asked["devices_file"]))
@@ -249,7 +249,7 @@ def _cores(
 ) -> tuple[tuple[int, ...], ...]:
     if asked["numa_binding"] is None:
         return ()
-    from easyscale.agent.devices import Machine
+    from easyscale.agent.hardware.devices import Machine
     from easyscale.agent.plain import numa
 
     if asked["packed"]:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from easyscale.agent.devices import find_slots
-from easyscale.agent.rehearsal import RehearsalSettings
-from easyscale.agent.scratch import Mirror
+from easyscale.agent.hardware.devices import find_slots
+from easyscale.agent.verify.rehearsal import RehearsalSettings
+from easyscale.agent.verify.scratch import Mirror
 from easyscale.errors import UsageError
 from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism

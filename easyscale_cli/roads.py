@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from easyscale.agent.control import LocalAgent, ask
-from easyscale.agent.dialogue import AgentRefused, AgentSilent
-from easyscale.agent.remote_door import ask_at
+from easyscale.agent.doors.control import LocalAgent, ask
+from easyscale.agent.doors.dialogue import AgentRefused, AgentSilent
+from easyscale.agent.doors.remote_door import ask_at
 from easyscale_cli.views.errors import some_of
 
 CALL_TIMEOUT_S = 5.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from easyscale.agent.control import LocalAgent, ask
+from easyscale.agent.doors.control import LocalAgent, ask
 from easyscale.agent.snapshots import Catalogue, SnapshotEntry
 from easyscale.errors import EasyScaleError, FormatError, UsageError
 from easyscale.model import Manifest, SnapshotRecord, WorkerId, decode

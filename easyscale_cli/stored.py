@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from easyscale.agent.dialogue import AgentSilent
-from easyscale.agent.explain import of_job
-from easyscale.agent.status import status_of
+from easyscale.agent.balance.explain import of_job
+from easyscale.agent.doors.dialogue import AgentSilent
+from easyscale.agent.doors.status import status_of
 from easyscale.balance import ProfileRecord
 from easyscale.errors import FormatError, OutcomeUnknown, StoreUnreachable
 from easyscale.job_status import Closing, Glance

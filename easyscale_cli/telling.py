@@ -2,7 +2,7 @@
 
 import time
 
-from easyscale.agent.dialogue import AgentSilent
+from easyscale.agent.doors.dialogue import AgentSilent
 from easyscale.job_status import Glance
 from easyscale.model import GenerationNumber
 from easyscale.reports import EventKind, Fact, JobEvent

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from easyscale.agent.dialogue import AgentSilent
+from easyscale.agent.doors.dialogue import AgentSilent
 from easyscale.errors import EasyScaleError, StoreUnreachable
 from easyscale.job_status import Glance
 from easyscale_cli.connection import Job

@@ -38,7 +38,7 @@ from easyscale.reports import (
 )
 
 if TYPE_CHECKING:
-    from easyscale.agent.devices_file import DevicesFile
+    from easyscale.agent.hardware.devices_file import DevicesFile
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Driver:
 
     def _follow_devices(self) -> "DevicesFile":
         """A packed job's slots may change while it runs: its ranks then start again on others."""
-        from easyscale.agent import devices, devices_file  # noqa: PLC0415 - loads much
+        from easyscale.agent.hardware import devices, devices_file  # noqa: PLC0415 - loads much
 
         def offer(found: devices.Offer, reason: str) -> None:
             seen = {slot.name: devices.slot_environment(slot) for slot in found.slots}

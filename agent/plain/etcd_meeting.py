@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
-from easyscale.agent.guard import LeaseGuard
 from easyscale.agent.link import Opened, open_store
 from easyscale.agent.plain import events, records
 from easyscale.agent.plain.actions import Write
 from easyscale.agent.plain.records import PlainKeys
 from easyscale.agent.plain.settings import PlainSettings
 from easyscale.agent.plain.values import Offer, Outcome, Report, Sight, Terms
+from easyscale.agent.processes.guard import LeaseGuard
 from easyscale.agent.settings import LaunchSettings, Timeouts
 from easyscale.errors import (
     EasyScaleError,

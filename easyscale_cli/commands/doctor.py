@@ -12,10 +12,10 @@ from typing import Any
 import click
 import msgspec
 
-from easyscale.agent.checkup import Echo, meet
-from easyscale.agent.doctor import ScriptFacts, StoreFacts, judge
-from easyscale.agent.doctor_report import Check, Level
-from easyscale.agent.node_facts import NodeFacts, gather, marked
+from easyscale.agent.checkup.checkup import Echo, meet
+from easyscale.agent.checkup.doctor import ScriptFacts, StoreFacts, judge
+from easyscale.agent.checkup.doctor_report import Check, Level
+from easyscale.agent.checkup.node_facts import NodeFacts, gather, marked
 from easyscale.errors import EasyScaleError, ExitCode, StoreError, UsageError
 from easyscale.rendezvous.endpoints import EtcdSettings, own_address_towards, server_version
 from easyscale.rendezvous.keys import check_name
@@ -185,7 +185,7 @@ def _store_facts(store: Store, settings: EtcdSettings, node: str) -> StoreFacts:
 
 def _bits(script: str, n: int | None, output: Output) -> tuple[Check, ...]:
     """Train it on every kind of device at hand; takes a minute."""
-    from easyscale.agent.bits import examine
+    from easyscale.agent.verify.bits import examine
     from easyscale_cli.rehearsing import DEFAULTS, logical_workers_of, rehearsal, target_of
 
     target = target_of(script, ())

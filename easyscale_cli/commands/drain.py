@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from easyscale.agent.dialogue import AgentSilent
+from easyscale.agent.doors.dialogue import AgentSilent
 from easyscale.errors import UsageError
 from easyscale.job_status import Glance, SlotFacts
 from easyscale.model import GenerationNumber, Wish

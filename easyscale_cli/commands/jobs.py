@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from easyscale.agent.dialogue import AgentSilent
+from easyscale.agent.doors.dialogue import AgentSilent
 from easyscale.errors import ExitCode, FormatError, UsageError
 from easyscale.job_status import JobStatus
 from easyscale_cli.connection import (

@@ -398,8 +398,8 @@ def _balance(asked: Mapping[str, Any]) -> Balance:
 
 
 def _devices(asked: Mapping[str, Any]) -> str:
-    from easyscale.agent.devices import Machine, devices_of_nproc
-    from easyscale.agent.devices_file import read_word
+    from easyscale.agent.hardware.devices import Machine, devices_of_nproc
+    from easyscale.agent.hardware.devices_file import read_word
 
     devices, nproc_per_node = asked["devices"], asked["nproc_per_node"]
     if asked["devices_file"]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from easyscale.agent.dialogue import AgentSilent
+from easyscale.agent.doors.dialogue import AgentSilent
 from easyscale.errors import EasyScaleError
 from easyscale_cli.connection import AgentEnded, Job, NodeUnknown
 from easyscale_cli.log_reading import AgentShelf, FolderShelf, LogReading, Shelf, Wanted

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from easyscale.agent.explain import KindOfSlot, of_kinds
+from easyscale.agent.balance.explain import KindOfSlot, of_kinds
 from easyscale.errors import UsageError
 from easyscale.plan_facts import PlanFacts
 from easyscale_cli.lookup import found

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from easyscale.agent.verified import RunRow, Verdict, Verified
+from easyscale.agent.verify.verified import RunRow, Verdict, Verified
 from easyscale.errors import ExitCode
 from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism
@@ -104,8 +104,8 @@ def command(script: str, arguments: tuple[str, ...], **asked: Any) -> int:
 
 
 def _verify(target: ScriptTarget, n: int, *, asked: dict[str, Any], output: Output) -> Verified:
-    from easyscale.agent.rehearsal import opened
-    from easyscale.agent.verification import Verification, VerificationSettings, planned_rows
+    from easyscale.agent.verify.rehearsal import opened
+    from easyscale.agent.verify.verification import Verification, VerificationSettings, planned_rows
 
     with rehearsal(target, n, asked=asked) as settings:
         what = VerificationSettings(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from easyscale.agent.doctor_report import Check, Level
+from easyscale.agent.checkup.doctor_report import Check, Level
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.layout import blank, hang, line, width, wrap

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from easyscale.agent.log_files import LogFile, Mark, Piece
+from easyscale.agent.processes.log_files import LogFile, Mark, Piece
 from easyscale_cli.views.slots import natural
 from easyscale_cli.views.worker_lines import LONGEST_PARTIAL, last_state
 

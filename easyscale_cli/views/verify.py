@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from easyscale.agent.verified import (
+from easyscale.agent.verify.verified import (
     Diagnosis,
     Failed,
     FirstDifference,

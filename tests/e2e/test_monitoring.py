@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from easyscale.agent.metrics import FAMILIES
+from easyscale.agent.doors.metrics import FAMILIES
 from easyscale.rendezvous.embedded import EmbeddedEtcd
 from tests.support.processes import STEADY, Run, easyscale_command, launched, run_easyscale
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from easyscale.agent.events import Slot
-from easyscale.agent.rehearsal import Hosts, RehearsalSettings, opened
-from easyscale.agent.verification import Verification, VerificationSettings
-from easyscale.agent.verified import Cause, Verdict, Verified
+from easyscale.agent.verify.rehearsal import Hosts, RehearsalSettings, opened
+from easyscale.agent.verify.verification import Verification, VerificationSettings
+from easyscale.agent.verify.verified import Cause, Verdict, Verified
 from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism
 from tests.support.processes import run_easyscale, started

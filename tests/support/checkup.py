@@ -2,7 +2,7 @@
 
 import msgspec
 
-from easyscale.agent.node_facts import FolderFacts, NodeFacts, Reached, TorchFacts
+from easyscale.agent.checkup.node_facts import FolderFacts, NodeFacts, Reached, TorchFacts
 
 
 def node(name: str = "a", **changes: object) -> NodeFacts:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import psutil
 
-from easyscale.agent.control import run_folder
+from easyscale.agent.doors.control import run_folder
 from tests.support.etcd import Server, wait_until
 from tests.support.processes import STEADY, Run, easyscale_command, started
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from easyscale.agent.planner import shares
+from easyscale.agent.balance.planner import shares
 from easyscale.agent.settings import Balance
 from easyscale.messages import StepReport
 from easyscale.model import GenerationNumber, WorkerId

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from easyscale.agent import events
-from easyscale.agent.supervisor import Supervisor, SupervisorSettings
-from easyscale.agent.zygote_link import ZygoteSettings
+from easyscale.agent.processes.supervisor import Supervisor, SupervisorSettings
+from easyscale.agent.processes.zygote_link import ZygoteSettings
 from easyscale.messages import ForkRequest, ScriptTarget, WorkerSettings
 from easyscale.model import Determinism, WorkerId
 from easyscale.reports import Source, Stream

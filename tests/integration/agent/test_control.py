@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from easyscale.agent import control
-from easyscale.agent.control import ControlServer, ask, local_agents, run_folder
-from easyscale.agent.dialogue import AgentRefused, AgentSilent
+from easyscale.agent.doors import control
+from easyscale.agent.doors.control import ControlServer, ask, local_agents, run_folder
+from easyscale.agent.doors.dialogue import AgentRefused, AgentSilent
 from easyscale.errors import ExitCode, TooFewNodes, UsageError
 
 
@@ -79,7 +79,7 @@ def test_the_jobs_of_this_machine_are_found(server: ControlServer, folder: Path)
 
 def test_the_socket_of_a_killed_agent_is_removed(folder: Path) -> None:
     text = (
-        "import os\nfrom easyscale.agent.control import *\n"
+        "import os\nfrom easyscale.agent.doors.control import *\n"
         "s = ControlServer(run_folder(os.environ), job='j', node='n', handlers={})\n"
         "print(s.path, flush=True)\nos.kill(os.getpid(), 9)"
     )

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from easyscale.agent.devices import has_driver
 from easyscale.agent.events import DeviceTroubled
-from easyscale.agent.gpu_watch import GpuWatch
+from easyscale.agent.hardware.devices import has_driver
+from easyscale.agent.hardware.gpu_watch import GpuWatch
 from tests.support.etcd import wait_until
 
 

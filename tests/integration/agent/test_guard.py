@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from easyscale.agent.guard import LeaseGuard
+from easyscale.agent.processes.guard import LeaseGuard
 from easyscale.model import Ending, decode
 from easyscale.rendezvous.endpoints import Endpoint, EtcdSettings
 from easyscale.rendezvous.etcd import connect
@@ -30,7 +30,7 @@ TIMEOUT_S = 5.0
 AGENT = """
 import json, subprocess, sys, time
 from pathlib import Path
-from easyscale.agent.guard import LeaseGuard
+from easyscale.agent.processes.guard import LeaseGuard
 from easyscale.rendezvous.endpoints import Endpoint, EtcdSettings
 from easyscale.rendezvous.keys import JobKeys
 facts = json.loads(sys.argv[1])

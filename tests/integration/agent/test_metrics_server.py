@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from easyscale.agent.metrics import Seen
-from easyscale.agent.metrics_server import MetricsServer
+from easyscale.agent.doors.metrics import Seen
+from easyscale.agent.doors.metrics_server import MetricsServer
 from easyscale.errors import UsageError
 from tests.unit.views import status_states as states
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ORPHANS = """
 import os, subprocess, sys, time
-from easyscale.agent.orphans import OrphanReaper, dead_children
+from easyscale.agent.processes.orphans import OrphanReaper, dead_children
 from easyscale.runtime.kinship import adopt_orphans
 
 adopt_orphans()  # what PID 1 of a container is by itself

@@ -3,9 +3,9 @@
 import queue
 
 from easyscale.agent.actions import Probe
+from easyscale.agent.doors.prober import QUESTION, probe
+from easyscale.agent.doors.remote_door import RemoteDoor
 from easyscale.agent.events import Probed
-from easyscale.agent.prober import QUESTION, probe
-from easyscale.agent.remote_door import RemoteDoor
 from easyscale.model import NodeRecord, encode
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.memory import MemoryServer

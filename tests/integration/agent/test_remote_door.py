@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from easyscale.agent import remote_door
-from easyscale.agent.dialogue import MAX_QUESTION_BYTES, AgentRefused, AgentSilent
-from easyscale.agent.remote_door import RemoteDoor, ask_at
+from easyscale.agent.doors import remote_door
+from easyscale.agent.doors.dialogue import MAX_QUESTION_BYTES, AgentRefused, AgentSilent
+from easyscale.agent.doors.remote_door import RemoteDoor, ask_at
 from easyscale.errors import ExitCode, TooFewNodes
 
 TOKEN = "5f3c" * 8

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from easyscale.agent import events
-from easyscale.agent.zygote_link import ZygoteSettings, zygote_environment
+from easyscale.agent.processes.zygote_link import ZygoteSettings, zygote_environment
 from easyscale.baseline import CPU_BASELINE
 from easyscale.model import Determinism
 from easyscale.reports import Stream

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from easyscale.agent.planner import Place, plan
+from easyscale.agent.balance.planner import Place, plan
 from easyscale.agent.settings import Balance
 from easyscale.model import WorkerId
 from tests.support.speeds import Race, Slot, between, steady

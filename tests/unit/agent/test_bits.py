@@ -5,15 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from easyscale.agent.bits import (
+from easyscale.agent.checkup.doctor_report import Level
+from easyscale.agent.verify.bits import (
     BetweenKinds,
     _capability,
     judge_kinds,
     judge_layouts,
     judge_pinned,
 )
-from easyscale.agent.doctor_report import Level
-from easyscale.agent.verified import Verdict
+from easyscale.agent.verify.verified import Verdict
 from easyscale.recording import Operator, Point, Stage
 from tests.unit.views import verify_states as states
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from easyscale.agent.chronicle import MOST_EVENTS, MOST_POINTS, Chronicle, MetricStory
+from easyscale.agent.doors.chronicle import MOST_EVENTS, MOST_POINTS, Chronicle, MetricStory
 from easyscale.reports import (
     EventKind,
     Fact,

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from easyscale.agent.comparison import compare, first_value, unequal_reports
+from easyscale.agent.verify.comparison import compare, first_value, unequal_reports
 from easyscale.recording import Boundary, Kept, MicroStep, Point, Reduced, Run, Stage
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from easyscale.agent.cores import usable_cores
-from easyscale.agent.devices import (
+from easyscale.agent.events import Slot
+from easyscale.agent.hardware.cores import usable_cores
+from easyscale.agent.hardware.devices import (
     Gpu,
     Machine,
     devices_of_nproc,
@@ -16,7 +17,6 @@ from easyscale.agent.devices import (
     select_visible,
     slot_environment,
 )
-from easyscale.agent.events import Slot
 from easyscale.errors import ExitCode, UsageError
 
 FOUR = tuple(Gpu(index=index, uuid=f"GPU-{index}", name="A100") for index in range(4))

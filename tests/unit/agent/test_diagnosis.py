@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from easyscale.agent import diagnosis, source
-from easyscale.agent.verified import Cause
+from easyscale.agent.verify import diagnosis, source
+from easyscale.agent.verify.verified import Cause
 from easyscale.recording import MicroStep, Operator, Point, Run, Stage
 
 POINT = Point(1, Stage.GRADIENT, 1, "w")

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from easyscale.agent.doctor import ScriptFacts, StoreFacts, judge
-from easyscale.agent.doctor_report import Check, Level
-from easyscale.agent.node_facts import (
+from easyscale.agent.checkup.doctor import ScriptFacts, StoreFacts, judge
+from easyscale.agent.checkup.doctor_report import Check, Level
+from easyscale.agent.checkup.node_facts import (
     FolderFacts,
     NodeFacts,
     Reached,

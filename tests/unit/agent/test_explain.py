@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from easyscale.agent.explain import of_job
+from easyscale.agent.balance.explain import of_job
 from easyscale.balance import FormerPlan, SpeedRecord
 from easyscale.errors import UsageError
 from easyscale.model import Commit, Mode, Occasion

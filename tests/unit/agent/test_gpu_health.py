@@ -5,8 +5,8 @@ import json
 import pytest
 
 from easyscale.agent import actions, events, machine
-from easyscale.agent.gpu_health import Trouble, judge
-from easyscale.agent.gpu_watch import GpuWatch
+from easyscale.agent.hardware.gpu_health import Trouble, judge
+from easyscale.agent.hardware.gpu_watch import GpuWatch
 from easyscale.agent.settings import Identity
 from easyscale.messages import Initialised, Registered
 from easyscale.model import WorkerId

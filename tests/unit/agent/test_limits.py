@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from easyscale.agent import drafts, limits
+from easyscale.agent import drafts
+from easyscale.agent.balance import limits
 from easyscale.model import LogicalRank, WorkerFailure
 from tests.support.views import Job, commit, job_spec, worker
 

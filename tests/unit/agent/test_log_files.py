@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from easyscale.agent import log_files
-from easyscale.agent.log_files import MarkedLog, Piece, nodes_with_logs, read_piece
-from easyscale.agent.log_files import log_files as files_of
+from easyscale.agent.processes import log_files
+from easyscale.agent.processes.log_files import MarkedLog, Piece, nodes_with_logs, read_piece
+from easyscale.agent.processes.log_files import log_files as files_of
 from easyscale.errors import UsageError
 from easyscale.model import WorkerId
 from easyscale.reports import Stream

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from easyscale.agent.log_files import open_private, worker_folder
-from easyscale.agent.logs import Capture
+from easyscale.agent.processes.log_files import open_private, worker_folder
+from easyscale.agent.processes.logs import Capture
 from easyscale.model import WorkerId
 from easyscale.reports import Source, Stream
 

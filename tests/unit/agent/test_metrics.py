@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from easyscale.agent.metrics import FAMILIES, Kind, Seen
-from easyscale.agent.metrics_server import _Agent
+from easyscale.agent.doors.metrics import FAMILIES, Kind, Seen
+from easyscale.agent.doors.metrics_server import _Agent
 from easyscale.job_status import JobStatus
 from easyscale.model import JobState
 from tests.unit.views import status_states as states

@@ -1,8 +1,8 @@
 """Who takes what when a slot or node moves: one to one, by speed, or beside what it holds."""
 
+from easyscale.agent.balance.migration import migrate
+from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.memory import Memory
-from easyscale.agent.migration import migrate
-from easyscale.agent.rebalancing import Scene
 from easyscale.agent.wants import wanted
 from easyscale.model import Commit, Occasion, Plan, Wish
 from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, worker

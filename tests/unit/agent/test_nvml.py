@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from easyscale.agent.devices import Gpu, resolve
-from easyscale.agent.devices import parse_devices as parse
-from easyscale.agent.nvml import Nvml, NvmlError
+from easyscale.agent.hardware.devices import Gpu, resolve
+from easyscale.agent.hardware.devices import parse_devices as parse
+from easyscale.agent.hardware.nvml import Nvml, NvmlError
 
 NOT_SUPPORTED = 3
 TIMED_OUT = 10

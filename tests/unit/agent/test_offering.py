@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from easyscale.agent import actions, events, offering
-from easyscale.agent.devices_file import read_word
+from easyscale.agent.hardware.devices_file import read_word
 from easyscale.agent.settings import Identity
 from easyscale.agent.state import Now, OwnWorker, Phase, Stage, State, Turn
 from easyscale.errors import UsageError

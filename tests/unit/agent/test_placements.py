@@ -1,6 +1,6 @@
 """Where a logical rank has been is told move by move, and only as far back as anybody asks."""
 
-from easyscale.agent.placements import MOST_MOVES, Placements
+from easyscale.agent.doors.placements import MOST_MOVES, Placements
 from easyscale.model import LogicalRank, Mode
 from tests.support.views import commit, worker
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from easyscale.agent.planner import Place, least_step, plan, shares
+from easyscale.agent.balance.planner import Place, least_step, plan, shares
 from easyscale.errors import UsageError
 from easyscale.model import LogicalRank, WorkerId
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from easyscale.agent.planner import Place, plan
-from easyscale.agent.proposals import MOST_WASTE, Kind, propose
+from easyscale.agent.balance.planner import Place, plan
+from easyscale.agent.balance.proposals import MOST_WASTE, Kind, propose
 from easyscale.model import WorkerId
 
 CASES = json.loads((Path(__file__).parent / "cases" / "proposals.json").read_text())

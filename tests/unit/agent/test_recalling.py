@@ -2,8 +2,8 @@
 
 import msgspec
 
+from easyscale.agent.balance.recalling import recall
 from easyscale.agent.memory import Memory
-from easyscale.agent.recalling import recall
 from easyscale.balance import FormerPlan, SpeedRecord, TriedPlan
 from easyscale.model import Mode
 from tests.support.views import KEYS, Job, commit, number, worker

@@ -8,8 +8,8 @@ import pytest
 
 from easyscale.agent import events
 from easyscale.agent.events import Slot
-from easyscale.agent.rehearsal import Outcome, Rehearsal, RehearsalSettings, RunFailed
-from easyscale.agent.scenes import Change, Scene
+from easyscale.agent.verify.rehearsal import Outcome, Rehearsal, RehearsalSettings, RunFailed
+from easyscale.agent.verify.scenes import Change, Scene
 from easyscale.messages import (
     Committed,
     Entered,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import msgspec
 
-from easyscale.agent import scaling
+from easyscale.agent.balance import scaling
+from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.memory import Memory
-from easyscale.agent.rebalancing import Scene
 from easyscale.agent.wants import wanted
 from easyscale.balance import ProfilePoint, ProfileRecord
 from easyscale.model import SlotRecord, Wish, WorkerId

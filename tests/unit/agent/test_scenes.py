@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from easyscale.agent.scenes import (
+from easyscale.agent.verify.scenes import (
     Scene,
     Shares,
     again_scene,

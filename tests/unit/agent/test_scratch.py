@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from easyscale.agent import scratch
+from easyscale.agent.verify import scratch
 
 
 def test_a_file_that_is_written_to_is_a_copy(tmp_path: Path) -> None:

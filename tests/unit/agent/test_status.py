@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from easyscale.agent.chronicle import MetricStory, Told
+from easyscale.agent.doors.chronicle import MetricStory, Told
+from easyscale.agent.doors.status import Own, status_of
 from easyscale.agent.events import Slot
-from easyscale.agent.meter import Reading
+from easyscale.agent.hardware.meter import Reading
 from easyscale.agent.settings import Identity
 from easyscale.agent.state import Now, OwnWorker, Phase, State, Totals
-from easyscale.agent.status import Own, status_of
 from easyscale.balance import SlowSlot, SpeedRecord
 from easyscale.job_status import Glance, JobStatus, SlotFacts
 from easyscale.messages import StepReport

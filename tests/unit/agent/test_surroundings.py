@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from easyscale.agent.orphans import dead_children
-from easyscale.agent.surroundings import notes, open_files, shm_bytes
+from easyscale.agent.hardware.surroundings import notes, open_files, shm_bytes
+from easyscale.agent.processes.orphans import dead_children
 
 
 def test_little_shared_memory_is_a_note_and_enough_is_none() -> None:

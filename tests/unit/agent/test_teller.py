@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from easyscale.agent.actions import Exit
-from easyscale.agent.chronicle import Chronicle
-from easyscale.agent.log_files import MarkedLog, Piece, worker_folder
+from easyscale.agent.doors.chronicle import Chronicle
+from easyscale.agent.doors.teller import Teller
+from easyscale.agent.processes.log_files import MarkedLog, Piece, worker_folder
 from easyscale.agent.settings import Identity
 from easyscale.agent.state import OwnWorker, Phase, State, Story
-from easyscale.agent.teller import Teller
 from easyscale.errors import UsageError
 from easyscale.job_status import Glance
 from easyscale.model import WorkerId
@@ -160,7 +160,7 @@ def test_who_watches_hears_how_it_ended_before_it_does(ask: Asked) -> None:
 def test_who_follows_logs_is_waited_for_until_all_was_read(
     ask: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("easyscale.agent.teller._LAST_WORD_S", 10.0)
+    monkeypatch.setattr("easyscale.agent.doors.teller._LAST_WORD_S", 10.0)
     ask("logs", watcher="me")
     last = ends(ask)
     until_closing(ask, "logs", watcher="me")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from easyscale.agent.waste import Load, unused
+from easyscale.agent.balance.waste import Load, unused
 
 #: (micro-step, slots, ranks of each) by kind -> idle, padding.
 CASES = {

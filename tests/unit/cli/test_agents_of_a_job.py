@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from easyscale.agent.dialogue import AgentRefused, AgentSilent
-from easyscale.agent.log_files import LogFile, Piece
+from easyscale.agent.doors.dialogue import AgentRefused, AgentSilent
+from easyscale.agent.processes.log_files import LogFile, Piece
 from easyscale.errors import FormatError, StoreUnreachable
 from easyscale.job_status import Glance, SlotFacts
 from easyscale.model import NodeRecord, encode

@@ -4,7 +4,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from easyscale.agent.control import LocalAgent
+from easyscale.agent.doors.control import LocalAgent
 from easyscale_cli import connection
 from easyscale_cli.completion import VARIABLE
 from easyscale_cli.main import cli, run

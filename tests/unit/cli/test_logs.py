@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from easyscale.agent.log_files import MarkedLog, worker_folder
+from easyscale.agent.processes.log_files import MarkedLog, worker_folder
 from easyscale.model import WorkerId
 from easyscale.reports import Stream
 from easyscale_cli.commands.logs import Moment

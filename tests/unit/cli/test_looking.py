@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from easyscale.agent.dialogue import AgentSilent
+from easyscale.agent.doors.dialogue import AgentSilent
 from easyscale.errors import StoreUnreachable
 from easyscale.job_status import Closing, Glance
 from easyscale.plan_facts import PlanFacts

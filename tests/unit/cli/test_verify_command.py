@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from easyscale.agent.verified import RunRow, Verified
+from easyscale.agent.verify.verified import RunRow, Verified
 from easyscale.messages import ScriptTarget
 from easyscale_cli import main
 from easyscale_cli.commands import verify

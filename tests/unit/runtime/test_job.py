@@ -558,8 +558,8 @@ def test_a_gradient_from_collected_batches_is_told_of_and_outer_backwards_stay_f
 
 def test_a_word_that_nobody_knows_is_a_type_error(start: Init) -> None:
     job = start(logical_workers=2)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'sampel'"):
-        job.loader(rows(8), sampel=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        job.loader(rows(8), nonsense=True)
 
 
 def test_a_worker_of_another_launcher_is_told_what_to_add(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from easyscale.agent.doctor import ScriptFacts, StoreFacts, judge
-from easyscale.agent.node_facts import FolderFacts, TorchFacts
+from easyscale.agent.checkup.doctor import ScriptFacts, StoreFacts, judge
+from easyscale.agent.checkup.node_facts import FolderFacts, TorchFacts
 from easyscale_cli.views.doctor import doctor_json, doctor_lines, verdict
 from easyscale_cli.views.glyphs import ASCII, UNICODE
 from easyscale_cli.views.style import plain_text

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from easyscale.agent.log_files import LogFile, Mark, Piece
+from easyscale.agent.processes.log_files import LogFile, Mark, Piece
 from easyscale.reports import Stream
 from easyscale_cli.views.glyphs import ASCII, UNICODE
 from easyscale_cli.views.log_lines import LineMaker, LogLine, of_rank

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from easyscale.agent.verified import Verified
+from easyscale.agent.verify.verified import Verified
 from easyscale_cli.views.glyphs import ASCII, UNICODE, Glyphs
 from easyscale_cli.views.style import Line, plain_text
 from easyscale_cli.views.verify import run_lines, verdict_lines, verified_json

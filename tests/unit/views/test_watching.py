@@ -8,7 +8,7 @@ from datetime import UTC
 import msgspec
 import pytest
 
-from easyscale.agent.log_files import LogFile
+from easyscale.agent.processes.log_files import LogFile
 from easyscale.job_status import JobStatus, SlotFacts, count_slots
 from easyscale.model import JobState
 from easyscale.reports import EventKind, Stream

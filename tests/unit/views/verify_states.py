@@ -2,7 +2,7 @@
 
 import msgspec
 
-from easyscale.agent.verified import (
+from easyscale.agent.verify.verified import (
     Cause,
     Diagnosis,
     Failed,

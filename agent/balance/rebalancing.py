@@ -1,0 +1,225 @@
+"""Ranks move between the members of a running job: for measured speeds, and to measure anew. Pure.
+
+A move must pay: shorten the step clearly, and earn its pause within the steps that count.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from easyscale.agent import drafts, gathering, words
+from easyscale.agent.balance import profile, trials
+from easyscale.agent.balance.planner import Layout, Place, shares, step_of
+from easyscale.agent.memory import Memory, Probe
+from easyscale.agent.settings import Balance, LaunchSettings
+from easyscale.agent.wants import Wanted
+from easyscale.model import Commit, GenerationNumber, LogicalRank, Mode, Occasion, Plan, WorkerId
+from easyscale.rendezvous.agreement import JobView
+
+#: A probe in vain makes the next one wait twice as long, up to so many times the first wait.
+_MOST_PATIENCE = 64
+#: A step shows what the slots say when it takes at least this share of it.
+_SHOWN = 0.8
+#: A slot that was emptied rests at least this long, in steps.
+_LEAST_REST = 50
+
+
+@dataclass(frozen=True)  # no slots: what is derived is computed once, when first asked for
+class Scene:
+    """What a plan for the members of the running generation is made from."""
+
+    view: JobView
+    base: Commit
+    ask: Wanted
+    memory: Memory
+    settings: LaunchSettings
+    now: float
+
+    @cached_property
+    def generation(self) -> GenerationNumber:
+        assert self.view.head is not None
+        return GenerationNumber(self.view.head.era, self.view.head.planned + 1)
+
+    @cached_property
+    def present(self) -> dict[WorkerId, tuple[LogicalRank, ...]]:
+        return drafts.ranks_of(self.base)
+
+    @cached_property
+    def times(self) -> dict[WorkerId, int]:
+        return profile.micro_steps(drafts.slots_of(self.view).values(), self.memory.doubts)
+
+    @cached_property
+    def step_now(self) -> int:
+        """What a step takes with the ranks that those who stay hold."""
+        times, present = self.times, self.present
+        return step_of(Place(w, times.get(w, 1), present[w]) for w in self.ask.stay)
+
+    def lay_out(self, workers: Sequence[WorkerId]) -> Layout:
+        return drafts.lay_out(self.view, workers, present=self.present, doubts=self.memory.doubts)
+
+    @cached_property
+    def measured_step(self) -> int | None:
+        """What a step takes by the clock, in the unit of `step_now`."""
+        progress = self.view.progress
+        rate = progress.steps_per_s if progress is not None else None
+        return int(profile.NS_PER_S / rate) if rate else None
+
+    def pays(self, before: int, after: int, *, pause: float) -> bool:
+        """The step becomes shorter, and earns the pause within the steps that count."""
+        progress = self.view.progress
+        left = self.settings.balance.pays_within
+        if progress is not None and progress.steps is not None:
+            left = min(left, progress.steps - progress.step)
+        return after < before and (before - after) * left >= pause
+
+    def is_clear(self, before: int, after: int) -> bool:
+        """The gain is more than noise, of the whole step, and the more so the more has moved."""
+        balance, memory = self.settings.balance, self.memory
+        lately = [at for at in memory.moves if memory.position - at < balance.pays_within]
+        slots = drafts.slots_of(self.view)
+        noise = profile.noise(slots[w] for w in self.ask.stay if w in slots and self.present[w])
+        needed = max(balance.least_gain * (1 + len(lately)), noise)
+        return before - after >= needed * max(before, self.measured_step or 0)
+
+    def draft(
+        self, layout: Layout, *, reason: str, occasion: Occasion, step: int | None = None
+    ) -> Plan:
+        """The same members with other ranks."""
+        promised = step or layout.step
+        return drafts.draft(
+            layout,
+            generation=self.generation,
+            mode=Mode.BOUNDARY,
+            order=self.base.workers,
+            main=self.base.main,
+            reason=reason,
+            occasion=occasion,
+            step_s=(profile.seconds(self.step_now), profile.seconds(promised)),
+        )
+
+
+def rebalance(scene: Scene) -> tuple[Plan | None, str]:
+    """Move ranks between the members, if measurements promise enough and it was not tried."""
+    view, ask, memory = scene.view, scene.ask, scene.memory
+    balance = scene.settings.balance
+    slots = drafts.slots_of(view)
+    own = [slots[worker] for worker in ask.stay if worker in slots]
+    idle = _why_idle(scene)
+    if not own or not profile.are_measured(s for s in own if s.worker and scene.present[s.worker]):
+        return None, idle
+    before, layout = scene.step_now, scene.lay_out(ask.stay)
+    pause = balance.rebalance_steps * before
+    is_worth_it = scene.pays(before, layout.step, pause=pause)
+    is_worth_it = is_worth_it and scene.is_clear(before, layout.step)
+    if not (is_worth_it or (ask.rebalance and layout.step < before)):
+        return None, idle
+    if memory.unproven is not None and memory.position - memory.unproven < balance.proof_steps:
+        return None, "waits until steps show what the slots say"
+    reason = profile.rebalance_reason(
+        own,
+        before={worker: len(ranks) for worker, ranks in scene.present.items()},
+        after={worker: len(ranks) for worker, ranks in layout.ranks.items()},
+    )
+    drawn = scene.draft(layout, reason=reason, occasion=Occasion.REBALANCE)
+    failed = trials.failed_before(drawn, memory, slots, balance)
+    if failed is not None and not ask.rebalance:
+        counts = shares(len(ranks) for ranks in layout.ranks.values())
+        return None, f"{counts} was measured slower than it promised"
+    return drawn, ""
+
+
+def _why_idle(scene: Scene) -> str:
+    """Why slots that could join do not, if there are any."""
+    view, fresh = scene.view, scene.ask.fresh
+    other = gathering.misfits(view, scene.settings)
+    if other and view.spec is not None:
+        kinds = words.listed(sorted({slot.kind for slot in other}))
+        where = words.places(slot.worker for slot in other if slot.worker is not None)
+        stays = "stays" if len(other) == 1 else "stay"
+        return f"{where} {stays} standby: of kind {kinds}, the job is of kind {view.spec.kind}"
+    if not fresh:
+        return ""
+    stays = "stays" if len(fresh) == 1 else "stay"
+    return f"{words.count(len(fresh), 'slot')} {stays} standby: the step would not be shorter"
+
+
+def follow_proof(scene: Scene) -> Memory:
+    """A step cannot be shorter than the work of its slowest slot: then a measurement is old."""
+    memory, measured = scene.memory, scene.measured_step
+    if measured is None or measured >= _SHOWN * scene.step_now:
+        return replace(memory, unproven=None)
+    return memory if memory.unproven is not None else replace(memory, unproven=memory.position)
+
+
+# --- slots that were emptied -------------------------------------------------------------------
+
+
+def follow_probes(scene: Scene) -> Memory:
+    """Know which slow slots hold nothing, and when to look at each of them again."""
+    memory, balance = scene.memory, scene.settings.balance
+    present, times = scene.present, scene.times
+    step = max(1, scene.step_now)
+    probes: dict[WorkerId, Probe] = {}
+    for worker in scene.ask.stay:
+        known = memory.probes.get(worker)
+        if present[worker]:
+            if known is not None and known.began is None:
+                probes[worker] = replace(known, began=memory.position, began_s=scene.now)
+            elif known is not None and _is_under_way(known, scene):
+                probes[worker] = known
+            elif known is not None and worker in memory.slow:
+                probes[worker] = known  # it may be emptied again: the wait goes on doubling
+        elif worker in memory.slow:
+            probes[worker] = _rest(known, memory, balance, cost=times[worker] / step)
+    return replace(memory, probes=probes)
+
+
+def _is_under_way(probe: Probe, scene: Scene) -> bool:
+    """It has not had its steps, or they are too fresh for its agent to have passed them on."""
+    balance = scene.settings.balance
+    if probe.began is None:
+        return False
+    steps = scene.memory.position - probe.began
+    return steps < balance.probe_steps or scene.now - probe.began_s < balance.probe_least_s
+
+
+def _rest(known: Probe | None, memory: Memory, balance: Balance, *, cost: float) -> Probe:
+    """The first wait is so long that probes cost their share of the time; then it doubles."""
+    if known is not None and known.began is None:
+        return known
+    first = max(_LEAST_REST, int(balance.probe_steps * cost / balance.probe_share))
+    interval = first if known is None else min(2 * known.interval, _MOST_PATIENCE * first)
+    return Probe(due=memory.position + interval, interval=interval)
+
+
+def measures_a_probe(scene: Scene) -> bool:
+    """A slot has just been given a rank to see how fast it is: nothing moves until it is known."""
+    return any(
+        bool(scene.present.get(worker)) and _is_under_way(known, scene)
+        for worker, known in scene.memory.probes.items()
+    )
+
+
+def probe(scene: Scene) -> Plan | None:
+    """Give one rank to a slot whose turn it is."""
+    memory, present = scene.memory, scene.present
+    due = [
+        worker
+        for worker, known in sorted(memory.probes.items())
+        if known.began is None and memory.position >= known.due and not present.get(worker, (0,))
+    ]
+    if not due:
+        return None
+    slot, times = due[0], scene.times
+    giver = max(
+        (worker for worker in scene.ask.stay if len(present[worker]) > 1),
+        key=lambda worker: (len(present[worker]) * times[worker], worker),
+        default=None,
+    )
+    if giver is None:
+        return None
+    given = present[giver][-1]
+    ranks = {**present, giver: present[giver][:-1], slot: (given,)}
+    layout = Layout({w: held for w, held in ranks.items() if held}, scene.step_now, (given,), "")
+    reason = f"{slot.place} is given rank {given} for some steps, to see how fast it is now"
+    return scene.draft(layout, reason=reason, occasion=Occasion.PROBE)

@@ -1,0 +1,182 @@
+"""A rebalance must keep what it promised: measured slower than before, it is taken back.
+
+Pure. What was tried is remembered with the speeds it was tried at: at other speeds it may be right.
+A slot that gained ranks and broke the promise computes slower than it measures, and is doubted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from easyscale.agent import drafts, words
+from easyscale.agent.balance import profile
+from easyscale.agent.balance.planner import Place, shares, step_of
+from easyscale.agent.memory import Doubt, Memory, Trial
+from easyscale.agent.settings import Balance, LaunchSettings
+from easyscale.balance import TriedPlan
+from easyscale.model import (
+    Assignment,
+    Commit,
+    GenerationNumber,
+    Mode,
+    Occasion,
+    Plan,
+    SlotRecord,
+    WorkerId,
+)
+from easyscale.rendezvous.agreement import JobView
+
+#: Plans that were undone are remembered up to this many,
+MOST_TRIED = 20
+#: and for so many times the steps in which a change has to pay; twice as long after each time.
+FORGIVEN_AFTER = 10
+
+
+def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
+    """Remember what a rebalance has to beat; any other plan puts nothing on trial."""
+    base, progress = view.base, view.progress
+    if plan.occasion in (Occasion.REBALANCE, Occasion.UNDO):
+        memory = replace(memory, moves=(*memory.moves, memory.position)[-MOST_TRIED:])
+    on_trial = plan.occasion is Occasion.REBALANCE and plan.step_s is not None
+    if base is None or not on_trial or progress is None or not progress.steps_per_s:
+        return replace(memory, trial=None)
+    assert plan.step_s is not None
+    before_s = 1 / progress.steps_per_s
+    if memory.unproven is None:
+        before_s = max(before_s, plan.step_s[0])  # the median of steps may lag behind
+    trial = Trial(
+        generation=plan.generation,
+        former=tuple(Assignment(m.worker, m.ranks) for m in base.members),
+        before_s=before_s,
+        promised_s=plan.step_s[1],
+        due=progress.position + settings.balance.trial_steps,
+    )
+    return replace(memory, trial=trial)
+
+
+def judge(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
+    """Once there is enough to measure: keep the map on trial, or undo it and remember it."""
+    memory = _drop_old_doubts(view, memory, settings.balance)
+    trial, base, progress = memory.trial, view.base, view.progress
+    if trial is None or base is None or trial.undone:
+        return memory
+    if base.generation != trial.generation:
+        return replace(memory, trial=None) if base.generation > trial.generation else memory
+    if progress is None or not progress.steps_per_s or progress.position < trial.due:
+        return memory
+    now_s = 1 / progress.steps_per_s
+    # Slots may have become slower meanwhile: then the former map would be slower now, too.
+    predicted_s = _step_now(view, trial.former, memory)
+    former_s = max(trial.before_s, predicted_s)
+    slots = drafts.slots_of(view)
+    noise = profile.noise(slots[m.worker] for m in base.members if m.ranks and m.worker in slots)
+    if now_s <= former_s * (1 + max(settings.balance.trial_tolerance, noise)):
+        return replace(memory, trial=None)
+    counts = counts_of(base)
+    times = 1 + max((each.times for each in memory.tried if each.counts == counts), default=0)
+    until = memory.position + FORGIVEN_AFTER * settings.balance.pays_within * 2 ** (times - 1)
+    former = shares(len(each.ranks) for each in trial.former)
+    why = f"back to {former}: step {words.becomes(trial.before_s, now_s)}, slower than before"
+    tried = TriedPlan(
+        counts=counts,
+        micro_steps=_speeds(view, base),
+        promised_s=trial.promised_s,
+        measured_s=now_s,
+        reason=why,
+        until=until,
+        times=times,
+    )
+    # What a step takes beside micro-steps, it took before, too.
+    work_s = now_s - max(0.0, trial.before_s - predicted_s)
+    others = tuple(each for each in memory.tried if each.counts != counts)
+    return replace(
+        memory,
+        tried=(*others, tried)[-MOST_TRIED:],
+        doubts={**memory.doubts, **_doubt(view, trial, base, work_s=work_s, until=until)},
+        trial=replace(trial, undone=why),
+    )
+
+
+def _step_now(view: JobView, held: tuple[Assignment, ...], memory: Memory) -> float:
+    times = profile.micro_steps(drafts.slots_of(view).values(), memory.doubts)
+    places = (Place(each.worker, times.get(each.worker, 1), each.ranks) for each in held)
+    return profile.seconds(step_of(places))
+
+
+def _speeds(view: JobView, base: Commit) -> dict[str, float]:
+    slots = drafts.slots_of(view)
+    known = ((worker, slots.get(worker)) for worker in base.workers)
+    return {str(w): slot.micro_step_s for w, slot in known if slot and slot.micro_step_s}
+
+
+def _doubt(
+    view: JobView, trial: Trial, base: Commit, *, work_s: float, until: int
+) -> dict[WorkerId, Doubt]:
+    """Who gained ranks, and says that they take less time than the step took."""
+    before = {each.worker: len(each.ranks) for each in trial.former}
+    slots = drafts.slots_of(view)
+    doubts = {}
+    for member in base.members:
+        slot = slots.get(member.worker)
+        if slot is None or not slot.micro_step_s:
+            continue
+        if len(member.ranks) > before.get(member.worker, 0):
+            said_s = len(member.ranks) * slot.micro_step_s
+            doubts[member.worker] = Doubt(max(1.0, work_s / said_s), slot.micro_step_s, until)
+    return doubts
+
+
+def _drop_old_doubts(view: JobView, memory: Memory, balance: Balance) -> Memory:
+    """A slot whose speed has changed is believed again."""
+    slots = drafts.slots_of(view)
+    kept = {
+        worker: doubt
+        for worker, doubt in memory.doubts.items()
+        if memory.position < doubt.until
+        and (slot := slots.get(worker)) is not None
+        and slot.micro_step_s
+        and _alike(slot.micro_step_s, doubt.micro_step_s, balance)
+    }
+    return memory if len(kept) == len(memory.doubts) else replace(memory, doubts=kept)
+
+
+def _alike(one: float, other: float, balance: Balance) -> bool:
+    return max(one, other) <= (1 + balance.other_speed) * min(one, other)
+
+
+def counts_of(plan: Commit | Plan) -> tuple[tuple[WorkerId, int], ...]:
+    """How many ranks each worker holds; which ones does not matter to the time."""
+    held = plan.members if isinstance(plan, Commit) else plan.assignments
+    return tuple(sorted((each.worker, len(each.ranks)) for each in held if each.ranks))
+
+
+def failed_before(
+    plan: Plan, memory: Memory, slots: Mapping[WorkerId, SlotRecord], balance: Balance
+) -> TriedPlan | None:
+    """The same map at about the same speeds, which was undone."""
+    counts = counts_of(plan)
+    speeds = {str(w): s.micro_step_s for w, s in slots.items() if s.micro_step_s}
+    for tried in reversed(memory.tried):
+        same_speeds = all(
+            _alike(speeds.get(worker, then), then, balance)
+            for worker, then in tried.micro_steps.items()
+        )
+        if tried.counts == counts and same_speeds and memory.position < tried.until:
+            return tried
+    return None
+
+
+def undo(view: JobView, memory: Memory) -> Plan | None:
+    """The plan that brings the former map back, where the present one was judged slower."""
+    trial, base = memory.trial, view.base
+    if trial is None or base is None or view.head is None or not trial.undone:
+        return None
+    if trial.generation != base.generation:
+        return None
+    return Plan(
+        generation=GenerationNumber(view.head.era, view.head.planned + 1),
+        mode=Mode.BOUNDARY,
+        assignments=trial.former,
+        main=base.main,
+        reason=trial.undone,
+        occasion=Occasion.UNDO,
+    )

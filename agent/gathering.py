@@ -117,7 +117,11 @@ def gather(
         for record in nodes
     }
     ready = {name: [s for s in slots if can_start(s, view)] for name, slots in open_slots.items()}
-    complete = [n for n, slots in open_slots.items() if slots and len(ready[n]) == len(slots)]
+    # A node starts no more workers than the job has logical workers, however many slots it has.
+    most = view.spec.logical_workers if view.spec is not None else settings.logical_workers
+    complete = [
+        n for n, slots in open_slots.items() if slots and len(ready[n]) >= min(len(slots), most)
+    ]
     partial = [name for name, slots in ready.items() if slots]
     memory = replace(memory, gathering_s=now if memory.gathering_s is None else memory.gathering_s)
     since = memory.gathering_s if memory.gathering_s is not None else now

@@ -208,14 +208,16 @@ class Verification:
         entropy = self._twice(fixed.scene, steps, fixed_entropy=True)
         if entropy is not None:
             return diagnosis.of_entropy(entropy.clock_reads)
-        rank = max(point.rank, 0)
-        logs = [
-            self._play(fixed.scene, steps=steps, operators_of=(max(point.step, 0), rank))
-            for _ in range(2)
-        ]
-        operator = diagnosis.first_unequal_operator(*(log.run.operators for log in logs))
-        if operator is not None:
-            return diagnosis.of_operator(operator)
+        for _ in range(_OPERATOR_TRIES):
+            place = (max(point.step, 0), max(point.rank, 0))
+            logs = [self._play(fixed.scene, steps=steps, operators_of=place) for _ in range(2)]
+            operator = diagnosis.first_unequal_operator(*(log.run.operators for log in logs))
+            if operator is not None:
+                return diagnosis.of_operator(operator)
+            # Chance was the same twice in that micro-step: look where these two differ.
+            found = comparison.compare(*(log.run for log in logs))
+            if found is not None:
+                point = found.point
         outside = diagnosis.suspects(point, *(log.run for log in logs), equal=())
         generators = [one for one in outside if one.kind == "generator"]
         if generators:
@@ -296,6 +298,8 @@ class Verification:
         )
 
 
+#: Pairs of runs in which an operator that is not equal to itself is looked for.
+_OPERATOR_TRIES = 2
 #: Causes that stand outside of what is registered, so that the thing itself is shown.
 _OUTSIDE = frozenset({Cause.UNREGISTERED_STATE, Cause.GLOBAL_COUNTER, Cause.OWN_GENERATOR})
 _WHERE = {

@@ -208,21 +208,26 @@ class Verification:
         entropy = self._twice(fixed.scene, steps, fixed_entropy=True)
         if entropy is not None:
             return diagnosis.of_entropy(entropy.clock_reads)
-        for _ in range(_OPERATOR_TRIES):
-            place = (max(point.step, 0), max(point.rank, 0))
-            logs = [self._play(fixed.scene, steps=steps, operators_of=place) for _ in range(2)]
-            operator = diagnosis.first_unequal_operator(*(log.run.operators for log in logs))
-            if operator is not None:
-                return diagnosis.of_operator(operator)
+        logs = self._log_operators(fixed.scene, steps, point)
+        operator = diagnosis.first_unequal_operator(*(log.operators for log in logs))
+        elsewhere = comparison.compare(*logs)
+        if operator is None and elsewhere is not None:
             # Chance was the same twice in that micro-step: look where these two differ.
-            found = comparison.compare(*(log.run for log in logs))
-            if found is not None:
-                point = found.point
-        outside = diagnosis.suspects(point, *(log.run for log in logs), equal=())
+            point = elsewhere.point
+            logs = self._log_operators(fixed.scene, steps, point)
+            operator = diagnosis.first_unequal_operator(*(log.operators for log in logs))
+        if operator is not None:
+            return diagnosis.of_operator(operator)
+        outside = diagnosis.suspects(point, *logs, equal=())
         generators = [one for one in outside if one.kind == "generator"]
         if generators:
             return diagnosis.of_suspect(generators[0], fixed.run.scripts)
         return diagnosis.unknown(point, comparable=False)
+
+    def _log_operators(self, scene: Scene, steps: int, point: Point) -> tuple[Run, Run]:
+        place = (max(point.step, 0), max(point.rank, 0))
+        first, second = (self._play(scene, steps=steps, operators_of=place) for _ in range(2))
+        return first.run, second.run
 
     def _twice(self, scene: Scene, steps: int, **changes: object) -> Run | None:
         """The second of two runs with something held still, where the two are equal."""
@@ -298,8 +303,6 @@ class Verification:
         )
 
 
-#: Pairs of runs in which an operator that is not equal to itself is looked for.
-_OPERATOR_TRIES = 2
 #: Causes that stand outside of what is registered, so that the thing itself is shown.
 _OUTSIDE = frozenset({Cause.UNREGISTERED_STATE, Cause.GLOBAL_COUNTER, Cause.OWN_GENERATOR})
 _WHERE = {

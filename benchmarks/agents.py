@@ -75,11 +75,10 @@ class Agent:
 
     async def _renew(self, lease: int) -> None:
         await asyncio.sleep(self.number % 97 / 97 * TTL_S / 3)  # as spread as starts are
-        stub = etcdrpc.LeaseStub(self.channel)
-        request = etcdrpc.LeaseKeepAliveRequest(ID=lease)
+        stream = etcdrpc.LeaseStub(self.channel).LeaseKeepAlive()
         while True:
-            async for _ in stub.LeaseKeepAlive(iter([request])):
-                break
+            await stream.write(etcdrpc.LeaseKeepAliveRequest(ID=lease))
+            await stream.read()
             await asyncio.sleep(TTL_S / 3)
 
     async def _follow(self, range_: Range) -> None:

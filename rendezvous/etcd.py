@@ -20,6 +20,7 @@ from easyscale.rendezvous.etcd_connection import (
     key_range,
     meaning,
 )
+from easyscale.rendezvous.etcd_lease import LeaseStream
 from easyscale.rendezvous.etcd_watch import EtcdWatch
 from easyscale.rendezvous.store import (
     Compare,
@@ -38,8 +39,9 @@ from easyscale.rendezvous.store import (
 
 T = TypeVar("T")
 
-#: A connection that answered so lately is trusted to carry a transaction.
-_FRESH_S = 0.5
+#: A connection that answered so lately is trusted to carry a transaction: a little longer than
+#: between two records of a job's progress, so that these ask nothing before they are written.
+_FRESH_S = 1.5
 
 
 def connect(settings: EtcdSettings, *, timeout_s: float) -> "EtcdStore":
@@ -67,6 +69,7 @@ class EtcdStore:
         self._settings = settings
         self._token = Token(settings)
         self._connections = [Connection(e, settings, self._token) for e in settings.endpoints]
+        self._keepalives = {c: LeaseStream(c) for c in self._connections}
         self._current = first
         self._answered_at = 0.0
         self._lock = threading.Lock()
@@ -137,12 +140,9 @@ class EtcdStore:
         return LeaseId(answer.ID)
 
     def keep_alive(self, lease: LeaseId, *, timeout_s: float) -> int:
-        request = etcdrpc.LeaseKeepAliveRequest(ID=lease)
-        answer = self._ask(
-            lambda c, left_s: c.call_stream(c.lease.LeaseKeepAlive, request, timeout_s=left_s),
-            timeout_s,
+        return self._ask(
+            lambda c, left_s: self._keepalives[c].renew(lease, timeout_s=left_s), timeout_s
         )
-        return int(answer.TTL)
 
     def revoke(self, lease: LeaseId, *, timeout_s: float) -> None:
         request = etcdrpc.LeaseRevokeRequest(ID=lease)
@@ -164,6 +164,7 @@ class EtcdStore:
             watch.close()
         for connection in self._connections:
             connection.close()
+            self._keepalives[connection].close()
 
     def _ask(self, attempt: Callable[[Connection, float], T], timeout_s: float) -> T:
         """Ask one endpoint after the other, each with its share of the time that is left."""

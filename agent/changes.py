@@ -56,6 +56,7 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
         memory = scaling.follow(scene)
         memory = rebalancing.follow_proof(replace(scene, memory=memory))
         memory = rebalancing.follow_probes(replace(scene, memory=memory))
+        memory = rebalancing.follow_promise(replace(scene, memory=memory))
     scene = replace(scene, memory=memory)
     drawn, idle = _draw(scene)
     if drawn is None:

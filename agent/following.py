@@ -3,9 +3,8 @@
 Commits are facts: whichever road brings the newest one, it is kept and passed on.
 """
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from easyscale.agent import crew, leaving, news, offering, reaching, records, respawns, wants
 from easyscale.agent.actions import Enrol, KillWorker, Write
@@ -80,9 +79,9 @@ def record_of(turn: Turn) -> NodeRecord:
 def _is_urgent(state: State) -> bool:
     """A slot has its first measurement, or one that must move ranks."""
     for name, worker in state.workers.items():
-        measured = worker.report.micro_step_s if worker.report else None
+        measured = worker.report.rank_s if worker.report else None
         former = _former(state, name)
-        known = former.micro_step_s if former else None
+        known = former.rank_s if former else None
         if measured and (not known or _change(measured, known) >= URGENT_CHANGE):
             return True
     return False
@@ -104,15 +103,17 @@ def _slot_record(state: State, name: str, kind: str) -> SlotRecord:
         state=_slot_state(state, worker),
         address=worker.address,
     )
-    if report is None or not report.micro_step_s:
+    measured = report.rank_s if report is not None else None
+    if report is None or not measured:
         return record
-    known = former.micro_step_s if former is not None and former.worker == worker.id else None
-    if known and _change(report.micro_step_s, known) < CAPABILITY_CHANGE:
+    known = former.rank_s if former is not None and former.worker == worker.id else None
+    if known and _change(measured, known) < CAPABILITY_CHANGE:
         return _with_measurement(record, former)
     return msgspec.structs.replace(
         record,
         micro_step_s=report.micro_step_s,
         spread=report.micro_step_spread,
+        data_wait_s=report.micro_step_data_wait_s,
         free_bytes=report.free_bytes,
         partial_bytes=report.partial_bytes,
     )
@@ -126,6 +127,7 @@ def _with_measurement(record: SlotRecord, former: SlotRecord | None) -> SlotReco
         record,
         micro_step_s=former.micro_step_s if former else None,
         spread=former.spread if former else None,
+        data_wait_s=former.data_wait_s if former else None,
         free_bytes=former.free_bytes if former else None,
         partial_bytes=former.partial_bytes if former else None,
     )

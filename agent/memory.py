@@ -55,9 +55,24 @@ class Slowness:
     is_told: bool
     #: On the leader's clock.
     since_s: float = 0.0
-    #: It is as fast as usual again since then; None while it is not.
-    well_s: float | None = None
+    #: It is as fast as usual again since this position and time; None while it is not.
+    well: tuple[int, float] | None = None
+    #: The part of its micro-step that waits for data.
+    data_wait_s: float = 0.0
     reason: str = ""
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Most of what it takes longer than usual is waiting for data."""
+        return self.data_wait_s > self.micro_step_s * (1 - 1 / self.ratio) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Relapse:
+    """A slot that was slow and well again: how often, remembered up to which position."""
+
+    times: int
+    until: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +139,12 @@ class Memory:
     doubts: Mapping[WorkerId, Doubt] = field(default_factory=dict)
     #: Positions of the last changes for speed: each makes the next one harder for a while.
     moves: tuple[int, ...] = ()
+    #: Since this position another map of the same slots is worth a move, by what they measure.
+    promised: int | None = None
     #: Since this position steps are shorter than slots say that their work is.
     unproven: int | None = None
     slow: Mapping[WorkerId, Slowness] = field(default_factory=dict)
+    relapses: Mapping[WorkerId, Relapse] = field(default_factory=dict)
     #: The shortest micro-step that each slot has measured, seconds.
     best: Mapping[WorkerId, float] = field(default_factory=dict)
     probes: Mapping[WorkerId, Probe] = field(default_factory=dict)

@@ -87,11 +87,15 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
     """When ranks move between the slots of a running job."""
 
-    #: From this multiple of its kind's median on, for so many steps, a slot is called slow; and
-    #: for so long, so that a hiccup of short steps is no news. Ranks move before that.
+    #: From this multiple of its kind's median on, for so many steps and so long, a slot is called
+    #: slow. Ranks may move before that.
     slow_from: float = 1.2
     slow_steps: int = 5
-    slow_least_s: float = 1.0
+    slow_least_s: float = 2.0
+    #: Noise may pass for slowness up to so many times the spread of steps, over 32 steps; and
+    #: promise the gain of a move up to so many, over 8: over more steps less, as their mean would.
+    slow_noise: float = 4.0
+    move_noise: float = 1.5
     #: A plan must shorten the step by this share to be worth a change, and by as much again for
     #: each change within the last `pays_within` steps, so that ranks do not wander,
     least_gain: float = 0.05

@@ -101,9 +101,18 @@ class StepReport(Message, frozen=True, kw_only=True, tag=True):
     samples_per_step: int | None
     #: How far its micro-steps lie around their median, as a share of it.
     micro_step_spread: float | None = None
+    #: How much longer waiting for data makes each micro-step.
+    micro_step_data_wait_s: float | None = None
     #: Memory that this process could still take, and what one partial sum of gradients takes.
     free_bytes: int | None = None
     partial_bytes: int | None = None
+
+    @property
+    def rank_s(self) -> float | None:
+        """What a rank takes of a step there, its wait for data included."""
+        if not self.micro_step_s:
+            return None
+        return self.micro_step_s + (self.micro_step_data_wait_s or 0.0)
 
 
 class SnapshotWritten(Message, frozen=True, kw_only=True, tag=True):

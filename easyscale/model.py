@@ -321,6 +321,15 @@ class SlotRecord(msgspec.Struct, frozen=True):
     #: Memory that its worker could still take, and what one partial sum of the gradients takes.
     free_bytes: int | None = None
     partial_bytes: int | None = None
+    #: How much longer waiting for data makes each of them.
+    data_wait_s: float | None = None
+
+    @property
+    def rank_s(self) -> float | None:
+        """What a rank takes of a step there: a slow loader slows a slot as a slow device does."""
+        if not self.micro_step_s:
+            return None
+        return self.micro_step_s + (self.data_wait_s or 0.0)
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):

@@ -22,9 +22,9 @@ def micro_steps(
     """Nanoseconds of a micro-step for every worker: measured, and believed, or stood in for."""
     taken = {slot.worker: slot for slot in slots if slot.worker is not None}
     measured = {
-        worker: slot.micro_step_s * (doubts[worker].factor if worker in doubts else 1.0)
+        worker: rank_s * (doubts[worker].factor if worker in doubts else 1.0)
         for worker, slot in taken.items()
-        if slot.micro_step_s
+        if (rank_s := slot.rank_s)
     }
     by_kind: dict[str, list[float]] = defaultdict(list)
     for worker, seconds_ in measured.items():
@@ -61,10 +61,10 @@ def rebalance_reason(
     rates: dict[str, list[float]] = defaultdict(list)
     moves: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for slot in slots:
-        if slot.worker is None or not slot.micro_step_s:
+        if slot.worker is None or not slot.rank_s:
             continue
         kind = short_kind(slot.kind) or slot.slot.partition(":")[0]
-        rates[kind].append(1 / slot.micro_step_s)
+        rates[kind].append(1 / slot.rank_s)
         change = before.get(slot.worker, 0), after.get(slot.worker, 0)
         if change[0] != change[1]:
             moves[slot.worker.node].add(change)

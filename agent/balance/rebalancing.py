@@ -6,6 +6,7 @@ A move must pay: shorten the step clearly, and earn its pause within the steps t
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import sqrt
 
 from easyscale.agent import drafts, gathering, words
 from easyscale.agent.balance import profile, trials
@@ -20,6 +21,8 @@ from easyscale.rendezvous.agreement import JobView
 _MOST_PATIENCE = 64
 #: A step shows what the slots say when it takes at least this share of it.
 _SHOWN = 0.8
+#: Steps over which noise may promise a gain of `move_noise` times its spread.
+_CALM = 8
 #: A slot that was emptied rests at least this long, in steps.
 _LEAST_REST = 50
 
@@ -72,14 +75,30 @@ class Scene:
             left = min(left, progress.steps - progress.step)
         return after < before and (before - after) * left >= pause
 
-    def is_clear(self, before: int, after: int) -> bool:
-        """The gain is more than noise, of the whole step, and the more so the more has moved."""
+    @cached_property
+    def best(self) -> Layout:
+        """The map that those who stay should have."""
+        return self.lay_out(self.ask.stay)
+
+    def is_worth_it(self, layout: Layout) -> bool:
+        """It pays, and shortens the whole step clearly: by more, the more has moved lately."""
         balance, memory = self.settings.balance, self.memory
+        before, after = self.step_now, layout.step
         lately = [at for at in memory.moves if memory.position - at < balance.pays_within]
+        is_clear = self._gain(layout) >= balance.least_gain * (1 + len(lately))
+        return is_clear and self.pays(before, after, pause=balance.rebalance_steps * before)
+
+    def is_certain(self, layout: Layout) -> bool:
+        """The gain is more than noise, which explains the less the longer it promises the same."""
+        since = self.memory.promised
+        steps = 1 if since is None else max(1, self.memory.position - since)
         slots = drafts.slots_of(self.view)
         noise = profile.noise(slots[w] for w in self.ask.stay if w in slots and self.present[w])
-        needed = max(balance.least_gain * (1 + len(lately)), noise)
-        return before - after >= needed * max(before, self.measured_step or 0)
+        return self._gain(layout) >= self.settings.balance.move_noise * noise * sqrt(_CALM / steps)
+
+    def _gain(self, layout: Layout) -> float:
+        whole = max(self.step_now, self.measured_step or 0)
+        return (self.step_now - layout.step) / whole if whole else 0.0
 
     def draft(
         self, layout: Layout, *, reason: str, occasion: Occasion, step: int | None = None
@@ -107,12 +126,12 @@ def rebalance(scene: Scene) -> tuple[Plan | None, str]:
     idle = _why_idle(scene)
     if not own or not profile.are_measured(s for s in own if s.worker and scene.present[s.worker]):
         return None, idle
-    before, layout = scene.step_now, scene.lay_out(ask.stay)
-    pause = balance.rebalance_steps * before
-    is_worth_it = scene.pays(before, layout.step, pause=pause)
-    is_worth_it = is_worth_it and scene.is_clear(before, layout.step)
-    if not (is_worth_it or (ask.rebalance and layout.step < before)):
-        return None, idle
+    layout = scene.best
+    if not (ask.rebalance and layout.step < scene.step_now):
+        if not scene.is_worth_it(layout):
+            return None, idle
+        if not scene.is_certain(layout):
+            return None, "waits until what slots measure is more than noise"
     if memory.unproven is not None and memory.position - memory.unproven < balance.proof_steps:
         return None, "waits until steps show what the slots say"
     reason = profile.rebalance_reason(
@@ -126,6 +145,15 @@ def rebalance(scene: Scene) -> tuple[Plan | None, str]:
         counts = shares(len(ranks) for ranks in layout.ranks.values())
         return None, f"{counts} was measured slower than it promised"
     return drawn, ""
+
+
+def follow_promise(scene: Scene) -> Memory:
+    """Since when another map of the same slots would be worth a move, if it is what they say."""
+    memory, slots = scene.memory, drafts.slots_of(scene.view)
+    own = [slots[w] for w in scene.ask.stay if w in slots and scene.present[w]]
+    if not own or not profile.are_measured(own) or not scene.is_worth_it(scene.best):
+        return replace(memory, promised=None)
+    return memory if memory.promised is not None else replace(memory, promised=memory.position)
 
 
 def _why_idle(scene: Scene) -> str:

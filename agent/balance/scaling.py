@@ -119,7 +119,7 @@ def _measure(scene: Scene, scaling: Scaling) -> Scaling:
         micro_steps_per_s=record.logical_workers / step_s,
         predicted_s=profile.seconds(scene.step_now),
         micro_steps={
-            w.place: seconds for w in point if w in slots and (seconds := slots[w].micro_step_s)
+            w.place: seconds for w in point if w in slots and (seconds := slots[w].rank_s)
         },
     )
     points = (*record.points, measured)

@@ -1,20 +1,96 @@
-"""Which slots are slow: much slower than their kind for several steps, until they are not. Pure.
+"""Which slots are slow: clearly slower than their kind, for long enough, at a cost. Pure.
 
-A slot alone of its kind is held against its own best. Coming back takes more than leaving, so that
-a slot at the border is not called slow and well by turns.
+Clearly is beyond what noise explains, and the less noise explains the longer it lasts. Slots of one
+machine that slow together are its weather and no news, but may be looked at again when emptied.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
-from statistics import median_low
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import sqrt
+from statistics import median, median_low
 
 from easyscale.agent import drafts
-from easyscale.agent.balance import planner
-from easyscale.agent.memory import Memory, Slowness
+from easyscale.agent.balance import planner, profile
+from easyscale.agent.balance.planner import Place, step_of
+from easyscale.agent.memory import Memory, Relapse, Slowness
 from easyscale.agent.settings import Balance
 from easyscale.model import Commit, SlotRecord, WorkerId
 from easyscale.rendezvous.view import JobView
+
+#: Steps over which noise may pass for slowness up to `slow_noise` times its spread.
+_WINDOW = 32
+#: Held against nothing but its own past, a slot is watched so many times as long.
+_ALONE = 10
+#: Who was slow and well again is told again after twice the time, up to so many times the first;
+#: forgiven when so many times the steps in which a change has to pay have passed.
+_MOST_PATIENCE = 64
+FORGIVEN_AFTER = 10
+
+
+@dataclass(frozen=True)  # no slots: what is derived is computed once, when first asked for
+class Speeds:
+    """What the members of a generation measure, and what is usual among them."""
+
+    measured: Mapping[WorkerId, SlotRecord]
+    hosts: Mapping[str, str]
+    best: Mapping[WorkerId, float]
+
+    @cached_property
+    def _of_kind(self) -> dict[str, list[SlotRecord]]:
+        found: dict[str, list[SlotRecord]] = defaultdict(list)
+        for slot in self.measured.values():
+            found[slot.kind].append(slot)
+        return found
+
+    @cached_property
+    def _of_machine(self) -> dict[tuple[str, str], list[SlotRecord]]:
+        found: dict[tuple[str, str], list[SlotRecord]] = defaultdict(list)
+        for worker, slot in self.measured.items():
+            found[self.hosts.get(worker.node, worker.node), slot.kind].append(slot)
+        return found
+
+    @cached_property
+    def _usual_of_kind(self) -> dict[str, float]:
+        return {kind: _lower_median(slots) for kind, slots in self._of_kind.items()}
+
+    @cached_property
+    def _usual_of_machine(self) -> dict[tuple[str, str], float]:
+        return {
+            key: _lower_median(slots) for key, slots in self._of_machine.items() if len(slots) > 1
+        }
+
+    @cached_property
+    def _noise_of_kind(self) -> dict[str, float]:
+        return {
+            kind: median(slot.spread or 0.0 for slot in slots)
+            for kind, slots in self._of_kind.items()
+        }
+
+    def is_alone(self, worker: WorkerId) -> bool:
+        return len(self._of_kind[self.measured[worker].kind]) == 1
+
+    def usual_s(self, worker: WorkerId) -> float:
+        """The lower median of its kind, of two slots the faster one; alone, its own best."""
+        if self.is_alone(worker):
+            return self.best[worker]
+        return self._usual_of_kind[self.measured[worker].kind]
+
+    def usual_there_s(self, worker: WorkerId) -> float:
+        """The same, or what its machine makes of its kind just now, if that is slower."""
+        host = self.hosts.get(worker.node, worker.node)
+        of_machine = self._usual_of_machine.get((host, self.measured[worker].kind), 0.0)
+        return max(self.usual_s(worker), of_machine)
+
+    def noise(self, worker: WorkerId) -> float:
+        """How far its steps lie around their median, or those it is held against, as a share."""
+        slot = self.measured[worker]
+        return max(slot.spread or 0.0, self._noise_of_kind[slot.kind])
+
+
+def _lower_median(slots: list[SlotRecord]) -> float:
+    return median_low(slot.rank_s or 0.0 for slot in slots)
 
 
 def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memory:
@@ -23,80 +99,133 @@ def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memor
     if base is None:
         return memory
     slots = drafts.slots_of(view)
-    measured = {w: s for w in base.workers if (s := slots.get(w)) is not None and s.micro_step_s}
-    best = {
-        worker: min(memory.best.get(worker, slot.micro_step_s), slot.micro_step_s)
-        for worker, slot in measured.items()
-        if slot.micro_step_s
-    }
+    measured = {w: s for w in base.workers if (s := slots.get(w)) is not None and s.rank_s}
+    best = {w: min(memory.best.get(w, surely), surely) for w, surely in _surely(measured).items()}
     memory = replace(memory, best=best)
-    usual = _usual(measured, best)
-    step = view.progress.step if view.progress else 0
-    slow = {
-        worker: replace(found, since_step=step) if worker not in memory.slow else found
-        for worker, slot in measured.items()
-        if (found := _judge(slot, usual[worker], memory, balance, now))
-    }
-    told = {w: replace(s, reason=_reason(w, s, view, base)) for w, s in slow.items() if s.is_told}
-    return replace(memory, slow={**slow, **told})
+    hosts = {name: node.record.host for name, node in view.nodes.items()}
+    watch = _Watch(view, base, memory, balance, now, Speeds(measured, hosts, best))
+    slow = {worker: found for worker in measured if (found := watch.judge(worker)) is not None}
+    told = {w: replace(s, reason=watch.reason(w, s)) for w, s in slow.items() if s.is_told}
+    relapses = watch.relapses(well=[w for w, s in memory.slow.items() if s.is_told], still=told)
+    return replace(memory, slow={**slow, **told}, relapses=relapses)
 
 
-def _usual(
-    measured: Mapping[WorkerId, SlotRecord], best: Mapping[WorkerId, float]
-) -> dict[WorkerId, float]:
-    """The lower median of its kind: of two slots the faster one."""
-    by_kind: dict[str, list[float]] = defaultdict(list)
-    for slot in measured.values():
-        by_kind[slot.kind].append(slot.micro_step_s or 0.0)
-    return {
-        worker: median_low(by_kind[slot.kind]) if len(by_kind[slot.kind]) > 1 else best[worker]
-        for worker, slot in measured.items()
-    }
+def _surely(measured: Mapping[WorkerId, SlotRecord]) -> dict[WorkerId, float]:
+    """What each slot can do for certain: a lucky window is no measure of it."""
+    return {w: (s.rank_s or 0.0) * (1 + (s.spread or 0.0)) for w, s in measured.items()}
 
 
-def _judge(
-    slot: SlotRecord, usual_s: float, memory: Memory, balance: Balance, now: float
-) -> Slowness | None:
-    assert slot.worker is not None
-    assert slot.micro_step_s
-    known = memory.slow.get(slot.worker)
-    ratio = slot.micro_step_s / usual_s
-    recovered = 1 + (balance.slow_from - 1) / 2
-    if known is not None and known.is_told:
-        if ratio >= recovered:
-            return replace(known, micro_step_s=slot.micro_step_s, ratio=ratio, well_s=None)
-        well_s = now if known.well_s is None else known.well_s
-        return None if now - well_s >= balance.slow_least_s else replace(known, well_s=well_s)
-    if ratio < balance.slow_from:
-        return None
-    if known is None:
-        usual = "its kind" if usual_s != memory.best.get(slot.worker) else "its best"
-        known = Slowness(
-            since=memory.position,
-            since_step=memory.position,
-            micro_step_s=slot.micro_step_s,
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """One look at all members."""
+
+    view: JobView
+    base: Commit
+    memory: Memory
+    balance: Balance
+    now: float
+    speeds: Speeds
+
+    def judge(self, worker: WorkerId) -> Slowness | None:
+        memory, balance = self.memory, self.balance
+        known, slot = memory.slow.get(worker), self.speeds.measured[worker]
+        assert slot.rank_s
+        ratio = slot.rank_s / self.speeds.usual_s(worker)
+        found = replace(
+            known or self._first(worker),
+            micro_step_s=slot.rank_s,
+            data_wait_s=slot.data_wait_s or 0.0,
             ratio=ratio,
-            usual=usual,
-            is_told=False,
-            since_s=now,
         )
-    is_told = (
-        memory.position - known.since >= balance.slow_steps
-        and now - known.since_s >= balance.slow_least_s
-    )
-    return replace(known, micro_step_s=slot.micro_step_s, ratio=ratio, is_told=is_told)
+        is_well = ratio < 1 + (balance.slow_from - 1) / 2
+        if found.is_told:
+            return self._until_well(found, worker) if is_well else replace(found, well=None)
+        if is_well or (known is None and ratio < balance.slow_from):
+            return None
+        if slot.rank_s < balance.slow_from * self.speeds.usual_there_s(worker):
+            return replace(found, since=memory.position, since_s=self.now)
+        return replace(found, is_told=self._is_news(worker, found))
+
+    def _first(self, worker: WorkerId) -> Slowness:
+        view, memory = self.view, self.memory
+        return Slowness(
+            since=memory.position,
+            since_step=view.progress.step if view.progress else 0,
+            micro_step_s=0.0,
+            ratio=1.0,
+            usual="its best" if self.speeds.is_alone(worker) else "its kind",
+            is_told=False,
+            since_s=self.now,
+        )
+
+    def _until_well(self, found: Slowness, worker: WorkerId) -> Slowness | None:
+        """As fast as usual, and for as long as it takes to be called slow."""
+        well = found.well or (self.memory.position, self.now)
+        is_over = self._has_lasted(worker, *well)
+        return None if is_over else replace(found, well=well)
+
+    def _has_lasted(self, worker: WorkerId, position: int, at_s: float) -> bool:
+        balance, relapse = self.balance, self.memory.relapses.get(worker)
+        times = min(1 << (relapse.times if relapse is not None else 0), _MOST_PATIENCE)
+        if self.speeds.is_alone(worker):
+            times *= _ALONE
+        lasted = self.memory.position - position >= balance.slow_steps * times
+        return lasted and self.now - at_s >= balance.slow_least_s * times
+
+    def _is_news(self, worker: WorkerId, found: Slowness) -> bool:
+        if not self._has_lasted(worker, found.since, found.since_s):
+            return False
+        if not drafts.ranks_of(self.base)[worker]:
+            return True  # it was emptied for it
+        steps = self.memory.position - found.since
+        noise = self.balance.slow_noise * self.speeds.noise(worker) * sqrt(_WINDOW / max(1, steps))
+        least = 1 + max(self.balance.slow_from - 1, noise)
+        stands_out = found.micro_step_s >= least * self.speeds.usual_there_s(worker)
+        return stands_out and self._costs(worker)
+
+    def _costs(self, worker: WorkerId) -> bool:
+        """The step would be clearly shorter if the slot were as fast as usual."""
+        present = drafts.ranks_of(self.base)
+        times = profile.micro_steps(drafts.slots_of(self.view).values(), self.memory.doubts)
+        places = [Place(w, times.get(w, 1), present[w]) for w in self.base.workers]
+        usual = max(1, int(self.speeds.usual_s(worker) * profile.NS_PER_S))
+        well = [replace(p, micro_step=usual) if p.worker == worker else p for p in places]
+        n = sum(len(ranks) for ranks in present.values())
+        if not n:
+            return False
+        before, after = step_of(places), planner.least_step(well, n)
+        return before - after >= self.balance.least_gain * before
+
+    def relapses(
+        self, *, well: list[WorkerId], still: Mapping[WorkerId, Slowness]
+    ) -> Mapping[WorkerId, Relapse]:
+        """Who was told slow and is not any more, how often lately."""
+        position = self.memory.position
+        kept = {w: each for w, each in self.memory.relapses.items() if position < each.until}
+        until = position + FORGIVEN_AFTER * self.balance.pays_within
+        for worker in well:
+            if worker not in still:
+                times = kept[worker].times if worker in kept else 0
+                kept[worker] = Relapse(times + 1, until)
+        return kept
+
+    def reason(self, worker: WorkerId, slow: Slowness) -> str:
+        """How slow, and what else could be: `...; holds 1, without it 152 ms (4+4+4+4)`."""
+        view, base = self.view, self.base
+        speed = f"{_ms(slow.micro_step_s)}, {slow.ratio:.2g} × {slow.usual}"  # noqa: RUF001
+        if slow.waits_for_data:
+            speed += f", {_ms(slow.data_wait_s)} of it waiting for data"
+        held = len(drafts.ranks_of(base)[worker])
+        if not held:
+            return f"{speed}: emptied, a rank there would be what all others wait for"
+        others = [each for each in base.workers if each != worker]
+        if not others:
+            return f"{speed}; no other slot"
+        layout = drafts.lay_out(view, others, present=drafts.ranks_of(base))
+        counts = planner.shares(len(ranks) for ranks in layout.ranks.values())
+        return f"{speed}; holds {held}, without it {_ms(profile.seconds(layout.step))} ({counts})"
 
 
-def _reason(worker: WorkerId, slow: Slowness, view: JobView, base: Commit) -> str:
-    """How slow, and what else could be: `...; holds 1, without it 152 ms (4+4+4+4)`."""
-    speed = f"{slow.micro_step_s * 1000:.3g} ms, {slow.ratio:.2g} × {slow.usual}"  # noqa: RUF001
-    held = len(drafts.ranks_of(base)[worker])
-    if not held:
-        return f"{speed}: emptied, a rank there would be what all others wait for"
-    others = [each for each in base.workers if each != worker]
-    if not others:
-        return f"{speed}; no other slot"
-    layout = drafts.lay_out(view, others, present=drafts.ranks_of(base))
-    best = layout.step / 1_000_000
-    counts = planner.shares(len(ranks) for ranks in layout.ranks.values())
-    return f"{speed}; holds {held}, without it {best:.3g} ms ({counts})"
+def _ms(seconds: float) -> str:
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds:,.0f} ms"  # noqa: PLR2004

@@ -105,7 +105,7 @@ def _step_now(view: JobView, held: tuple[Assignment, ...], memory: Memory) -> fl
 def _speeds(view: JobView, base: Commit) -> dict[str, float]:
     slots = drafts.slots_of(view)
     known = ((worker, slots.get(worker)) for worker in base.workers)
-    return {str(w): slot.micro_step_s for w, slot in known if slot and slot.micro_step_s}
+    return {str(w): slot.rank_s for w, slot in known if slot and slot.rank_s}
 
 
 def _doubt(
@@ -117,11 +117,11 @@ def _doubt(
     doubts = {}
     for member in base.members:
         slot = slots.get(member.worker)
-        if slot is None or not slot.micro_step_s:
+        if slot is None or not slot.rank_s:
             continue
         if len(member.ranks) > before.get(member.worker, 0):
-            said_s = len(member.ranks) * slot.micro_step_s
-            doubts[member.worker] = Doubt(max(1.0, work_s / said_s), slot.micro_step_s, until)
+            said_s = len(member.ranks) * slot.rank_s
+            doubts[member.worker] = Doubt(max(1.0, work_s / said_s), slot.rank_s, until)
     return doubts
 
 
@@ -133,8 +133,8 @@ def _drop_old_doubts(view: JobView, memory: Memory, balance: Balance) -> Memory:
         for worker, doubt in memory.doubts.items()
         if memory.position < doubt.until
         and (slot := slots.get(worker)) is not None
-        and slot.micro_step_s
-        and _alike(slot.micro_step_s, doubt.micro_step_s, balance)
+        and slot.rank_s
+        and _alike(slot.rank_s, doubt.micro_step_s, balance)
     }
     return memory if len(kept) == len(memory.doubts) else replace(memory, doubts=kept)
 
@@ -154,7 +154,7 @@ def failed_before(
 ) -> TriedPlan | None:
     """The same map at about the same speeds, which was undone."""
     counts = counts_of(plan)
-    speeds = {str(w): s.micro_step_s for w, s in slots.items() if s.micro_step_s}
+    speeds = {str(w): s.rank_s for w, s in slots.items() if s.rank_s}
     for tried in reversed(memory.tried):
         same_speeds = all(
             _alike(speeds.get(worker, then), then, balance)

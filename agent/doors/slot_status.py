@@ -12,12 +12,10 @@ import msgspec
 
 from easyscale.agent.hardware.meter import Reading
 from easyscale.agent.state import OwnWorker, State
+from easyscale.balance import SlowSlot
 from easyscale.job_status import SlotFacts
 from easyscale.model import Commit, NodeRecord, SlotRecord, WorkerId
 from easyscale.rendezvous.view import JobView
-
-#: From this multiple of its kind's median on a slot is called slow.
-SLOW_FROM = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,7 @@ def _slot(
         ranks=ranks,
         process_rank=commit.process_rank(worker) if commit and worker else None,
         micro_step_s=micro_step_s,
+        slow=_slowness(slot, view) is not None,
         note=_why_unused(slot, view) or _why_slow(slot, view),
     )
     if closely is None or closely.state.node != node.node:
@@ -92,8 +91,7 @@ def _state(slot: SlotRecord, view: JobView, *, ranks: tuple[int, ...], is_member
         return slot.state
     if ranks:
         return "in_use"
-    slow = view.speed.slow if view.speed is not None else ()
-    if is_member and any(each.worker == slot.worker for each in slow):
+    if is_member and _slowness(slot, view) is not None:
         return "emptied"
     # A member without ranks stands by with the whole state; who is none any more is on its way out.
     return "standby" if is_member or slot.state == "standby" else "draining"
@@ -106,9 +104,15 @@ def _why_unused(slot: SlotRecord, view: JobView) -> str | None:
     return None
 
 
-def _why_slow(slot: SlotRecord, view: JobView) -> str | None:
+def _slowness(slot: SlotRecord, view: JobView) -> SlowSlot | None:
+    """What the leader has found of it: one measurement alone calls no slot slow."""
     slow = view.speed.slow if view.speed is not None else ()
-    return next((each.reason for each in slow if each.worker == slot.worker), None)
+    return next((each for each in slow if each.worker == slot.worker), None)
+
+
+def _why_slow(slot: SlotRecord, view: JobView) -> str | None:
+    found = _slowness(slot, view)
+    return found.reason if found is not None else None
 
 
 def _seen_closely(facts: SlotFacts, own: OwnWorker | None, reading: Reading) -> SlotFacts:
@@ -181,6 +185,5 @@ def _against_kind(
         against_kind=ratio,
         busy_s=busy_s,
         wait_s=slot.wait_s if slot.wait_s is not None else waits_s,
-        slow=ratio is not None and ratio >= SLOW_FROM,
         sets_step=sets_step,
     )

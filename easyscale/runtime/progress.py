@@ -51,6 +51,7 @@ class Progress:
                     None if batch is None else batch * training.settings.logical_workers
                 ),
                 micro_step_spread=timing.micro_steps.spread(),
+                micro_step_data_wait_s=middle(timing.delays),
                 free_bytes=free_bytes(training.device),
                 partial_bytes=partial_bytes(training),
             )

@@ -107,6 +107,7 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--allow-code-change", is_flag=True, help="Let in other code than the job began with.")
 @option("--slow-from", type=click.FloatRange(min=1.01), help="Times its kind's median [1.2].")
 @option("--slow-steps", type=click.IntRange(min=1), help="For so many steps [5].")
+@option("--slow-seconds", "slow_least_s", type=click.FloatRange(0.0), help="For so long [2].")
 @option("--least-gain", type=click.FloatRange(0.0, 1.0), help="Of a move, as a share [0.05].")
 @option("--pays-within", type=click.IntRange(min=1), help="Steps that a move may take [200].")
 @option("--standby", is_flag=True, help="Keep one started process more for a joiner.")
@@ -393,7 +394,7 @@ def _own_words(command: click.Command) -> frozenset[str]:
 
 def _balance(asked: Mapping[str, Any]) -> Balance:
     """When ranks move between slots, where the person says so."""
-    names = ("slow_from", "slow_steps", "least_gain", "pays_within")
+    names = ("slow_from", "slow_steps", "slow_least_s", "least_gain", "pays_within")
     return Balance(**{name: asked[name] for name in names if asked[name] is not None})
 
 

@@ -117,9 +117,9 @@ LAUNCH_PAGE = Page(
                     "go on, or join, with another script than the job began with",
                 ),
                 Entry(
-                    "--slow-from TIMES, --slow-steps N",
-                    "a slot is slow from this multiple of its kind's median on, for N steps "
-                    "[1.2, 5]",
+                    "--slow-from TIMES, --slow-steps N, --slow-seconds SECONDS",
+                    "a slot is slow from this multiple of its kind's median on, beyond noise and "
+                    "for so long [1.2, 5, 2]",
                 ),
                 Entry(
                     "--least-gain SHARE, --pays-within STEPS",

@@ -5,7 +5,9 @@ Each step takes what its slowest slot takes; what workers report went through th
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import exp, sqrt
 from random import Random
+from typing import Protocol
 
 from easyscale.agent.balance.planner import shares
 from easyscale.agent.settings import Balance
@@ -20,6 +22,54 @@ from tests.support.world import World, step_report
 _STEPS = 1_000_000
 
 
+class Noise(Protocol):
+    """By what each slot's micro-steps of one step are longer or shorter than they should be."""
+
+    def next_step(self) -> None: ...
+
+    def of(self, slot: int) -> float: ...
+
+
+class Even:
+    """Every micro-step lies within a share of what it should be, and knows of no other."""
+
+    def __init__(self, share: float, seed: int) -> None:
+        self._share, self._random = share, Random(seed)
+
+    def next_step(self) -> None:
+        """Nothing lasts longer than a micro-step."""
+
+    def of(self, slot: int) -> float:
+        del slot
+        return self._random.uniform(1 - self._share, 1 + self._share)
+
+
+class Crowd:
+    """Two workers on two cores among other programs: measured there, as logarithms of ratios.
+
+    A step's micro-steps together lay about 0.33 off the usual, for both slots alike and half of it
+    for the next step too; the slots apart by 0.1 as a rule, and by 0.5 in three steps of ten.
+    """
+
+    _TOGETHER, _LASTS, _RULE, _EXCEPTION, _EXCEPTIONS = 0.33, 0.55, 0.08, 0.5, 0.3
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._together = 0.0
+        self._own: dict[int, float] = {}
+
+    def next_step(self) -> None:
+        fresh = self._random.gauss(0.0, self._TOGETHER * sqrt(1 - self._LASTS**2))
+        self._together = self._LASTS * self._together + fresh
+        self._own = {}
+
+    def of(self, slot: int) -> float:
+        if slot not in self._own:
+            is_rare = self._random.random() < self._EXCEPTIONS
+            self._own[slot] = self._random.gauss(0.0, self._EXCEPTION if is_rare else self._RULE)
+        return exp(self._together + self._own[slot])
+
+
 @dataclass
 class Slot:
     """A device place: how long a micro-step takes there, and how it is told."""
@@ -28,6 +78,8 @@ class Slot:
     takes: Callable[[int], float]
     #: What it measures of each second: 0.5 claims to be twice as fast as it is.
     claims: float = 1.0
+    #: Seconds that its loader takes for a batch; it works ahead of micro-steps, not of steps.
+    loads: Callable[[int], float] = lambda _: 0.0
 
 
 @dataclass
@@ -36,7 +88,7 @@ class Race:
 
     slots: list[Slot]
     logical_workers: int
-    noise: float = 0.02
+    noise: float | Noise = 0.02
     seed: int = 0
     #: Beside the micro-steps, in every step.
     overhead_s: float = 0.01
@@ -47,12 +99,14 @@ class Race:
     maps: list[tuple[int, ...]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     _windows: dict[WorkerId, Window] = field(default_factory=dict)
+    _delays: dict[WorkerId, Window] = field(default_factory=dict)
     _steps: Window = field(default_factory=Window)
     _generation: GenerationNumber | None = None
-    _random: Random = field(init=False)
+    _noise: Noise = field(init=False)
 
     def __post_init__(self) -> None:
-        self._random = Random(self.seed)
+        noise = self.noise
+        self._noise = Even(noise, self.seed) if isinstance(noise, float) else noise
         self.world = World(logical_workers=self.logical_workers, balance=self.balance)
         self.world.report_of = self._report
         self.world.start("a", slots=len(self.slots))
@@ -114,24 +168,27 @@ class Race:
 
     def _complete_step(self) -> float:
         busy = [0.0]
+        self._noise.next_step()
         for worker in self.world.nodes["a"].workers.values():
             commit = worker.entered
             if commit is not None and commit.generation != self._generation:
                 self._generation = commit.generation
                 self._steps.clear()
-            window = self._windows.setdefault(worker.id, Window())
-            busy.append(sum(self._micro_step(worker.id, window) for _ in self._ranks(worker)))
-            window.step += 1
+            if ranks := len(self._ranks(worker)):
+                busy.append(self._compute(worker.id, ranks))
         took_s = max(busy) + self.overhead_s
         self._steps.append(took_s)
-        self._steps.step += 1
         return took_s
 
-    def _micro_step(self, worker: WorkerId, window: Window) -> float:
-        slot = self.slots[int(worker.slot.partition(":")[2])]
-        seconds = slot.takes(self.step) * self._random.uniform(1 - self.noise, 1 + self.noise)
-        window.append(seconds * slot.claims)
-        return seconds
+    def _compute(self, worker: WorkerId, ranks: int) -> float:
+        """A step's micro-steps on one slot, and what they measure there."""
+        index = int(worker.slot.partition(":")[2])
+        slot = self.slots[index]
+        each = [slot.takes(self.step) * self._noise.of(index) for _ in range(ranks)]
+        self._windows.setdefault(worker, Window()).append(slot.claims * sum(each) / ranks)
+        wait_s = max(0.0, ranks * slot.loads(self.step) - sum(each))
+        self._delays.setdefault(worker, Window()).append(wait_s / ranks)
+        return sum(each) + wait_s
 
     def _report(self, worker: PlayedWorker) -> StepReport:
         window = self._windows.setdefault(worker.id, Window())
@@ -140,6 +197,8 @@ class Race:
             steps=_STEPS,
             step_s=self._steps.middle() or 0.1,
             micro_step_s=window.middle(),
+            spread=window.spread(),
+            data_wait_s=self._delays.setdefault(worker.id, Window()).middle(),
         )
 
 

@@ -165,12 +165,12 @@ def test_a_slot_of_another_kind_says_why_it_stands_by() -> None:
     assert note == "kind cpu avx512 would give other bits than the job's cpu avx2"
 
 
-def test_a_slot_is_slow_against_its_kind_and_the_busiest_sets_the_step() -> None:
+def test_a_slot_is_held_against_its_kind_and_the_busiest_sets_the_step() -> None:
     job = Job().node("a", ("in_use", 0.05), ("in_use", 0.05), ("in_use", 0.08))
     members = {worker(f"a/{i}"): (i,) for i in range(3)}
     status = seen(job.committed(commit(1, members)).progress(9, steps_per_s=10.0))
     slow = slot(status, "a/cpu:2")
-    assert (slow.slow, slow.sets_step) == (True, True)
+    assert (slow.slow, slow.sets_step) == (False, True), "slow is what the leader calls slow"
     assert slow.against_kind == pytest.approx(1.6)
     assert slow.wait_s == pytest.approx(0.02)
     others = [slot(status, f"a/cpu:{i}") for i in (0, 1)]
@@ -293,6 +293,7 @@ def test_a_slow_slot_that_holds_nothing_is_emptied_and_says_why() -> None:
     )
     record = SpeedRecord(generation=number(1), planned_at="", planned_at_step=0, slow=(slow,))
     status = seen(job.put(KEYS.speed, record))
+    assert [each.slow for each in status.slots] == [False, True]
     assert slot(status, "b/cpu:0").state == "emptied"
     assert slot(status, "b/cpu:0").note == "30 x its kind"
     assert status.counts.emptied == 1

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from easyscale.runtime.timing import Timing, Window
 
 
-def feed(window: Window, *seconds: float, per_step: int = 1) -> None:
-    for i, each in enumerate(seconds):
+def feed(window: Window, *seconds: float) -> None:
+    for each in seconds:
         window.append(each)
-        window.step += (i + 1) % per_step == 0
 
 
 def test_nothing_is_known_before_the_first() -> None:
@@ -20,22 +19,42 @@ def test_nothing_is_known_before_the_first() -> None:
     assert Window().spread() is None
 
 
-@pytest.mark.parametrize(("before", "after"), [(1.0, 4.0), (4.0, 1.0), (1.0, 1.5)])
-def test_a_change_of_pace_shows_after_five_steps(before: float, after: float) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "steps"),
+    [(1.0, 4.0, 3), (4.0, 1.0, 3), (1.0, 1.5, 5), (1.5, 1.0, 5)],
+)
+def test_a_change_of_pace_shows_after_few_steps(before: float, after: float, steps: int) -> None:
     window = Window()
     feed(window, *[before] * 40)
-    feed(window, *[after] * 4)
+    feed(window, *[after] * (steps - 1))
     assert window.middle() == before
     feed(window, after)
     assert window.middle() == after
 
 
-def test_one_hard_step_of_many_micro_steps_is_no_change_of_pace() -> None:
+def test_two_hard_steps_are_no_change_of_pace() -> None:
     window = Window()
-    feed(window, *[1.0] * 32, per_step=8)
-    feed(window, *[9.0] * 8, per_step=8)
-    feed(window, *[1.0] * 8, per_step=8)
+    feed(window, *[1.0] * 32, *[9.0] * 2, *[1.0] * 8)
     assert window.middle() == 1.0
+    assert len(window) == 32
+
+
+def test_where_steps_are_noisy_a_change_must_stand_out_of_the_noise() -> None:
+    window = Window()
+    feed(window, *[0.7, 1.0, 1.3] * 12)
+    feed(window, *[1.5] * 6)
+    assert len(window) == 32, "six steps of 1.5 are what this noise does now and then"
+    feed(window, *[4.0] * 3)
+    assert window.middle() == 4.0
+    assert window.spread() == pytest.approx(0.3), "of three steps nobody knows it anew"
+
+
+def test_a_young_window_is_as_sure_as_its_worst_entry() -> None:
+    window = Window()
+    feed(window, 1.0)
+    assert window.spread() is None
+    feed(window, 1.1, 0.8)
+    assert window.spread() == pytest.approx(0.2)
 
 
 def test_a_pace_that_swings_every_other_step_keeps_one_median() -> None:
@@ -65,12 +84,28 @@ def test_the_first_step_is_no_measure_and_neither_is_one_after_a_change() -> Non
 
     for measured in (0, 1, 1):
         micro_step()
-        assert len(timing.micro_steps) == measured
         timing.end_step()
+        assert len(timing.micro_steps) == measured
         if measured:
             timing.interrupt()
-            micro_step()
-            assert len(timing.micro_steps) == measured
+
+
+def test_micro_steps_of_a_step_count_as_their_mean_and_waits_for_data_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timing, clock = Timing(), [0.0]
+    monkeypatch.setattr("easyscale.runtime.timing.time.monotonic", lambda: clock[0])
+    for _ in range(3):
+        for wait_s, takes_s in ((0.25, 1.0), (0.75, 2.0)):
+            timing.add_data(wait_s)
+            timing.begin_micro_step()
+            clock[0] += takes_s
+            timing.end_micro_step()
+        timing.end_step()
+    assert len(timing.micro_steps) == 2, "all but the first step"
+    assert timing.micro_steps.middle() == 1.5
+    assert timing.delays.middle() == 0.5
+    assert timing.data.middle() == 1.0
 
 
 class Mark:
@@ -100,8 +135,26 @@ def test_a_device_is_measured_by_its_own_clock_once_the_step_is_done() -> None:
         timing.end_micro_step()
     assert timing.micro_steps.middle() is None
     timing.end_step()
-    assert len(timing.micro_steps) == 2
+    assert len(timing.micro_steps) == 1
     assert timing.micro_steps.middle() == pytest.approx(0.0225)
+
+
+def test_a_device_that_still_computes_does_not_wait_for_data() -> None:
+    """The second batch was there before the first was done, the third came 4 ms after."""
+    at_ms = (0, 10, 10, 20, 24, 34, 40, 50)
+    marks = iter([Mark(0), *map(Mark, at_ms)])
+    timing = Timing(device_mark=lambda: next(marks))
+    timing.begin_micro_step()
+    timing.end_micro_step()
+    timing.end_step()
+    for fetch_s in (0.002, 0.006, 0.006, 0.001):
+        timing.add_data(fetch_s)
+        timing.begin_micro_step()
+        timing.end_micro_step()
+    timing.end_step()
+    assert timing.micro_steps.middle() == pytest.approx(0.010)
+    # All of the first, none of the second, the 4 ms, and no more than the fetch took.
+    assert timing.delays.middle() == pytest.approx((0.002 + 0.0 + 0.004 + 0.001) / 4)
 
 
 def test_steps_of_an_earlier_layout_stand_until_the_first_of_the_new_one() -> None:

@@ -1,0 +1,204 @@
+"""A slow slot is found soon where it stands out, later in noise, and noise never is one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from easyscale.agent.balance import slowness
+from easyscale.agent.memory import Memory
+from easyscale.agent.settings import Balance
+from easyscale.model import Commit, NodeRecord, decode
+from tests.support.speeds import Crowd, Race, between, steady
+from tests.support.views import KEYS, Job, commit, job_spec, worker
+
+SIX = tuple(map(worker, ("a/0", "a/1", "b/0", "b/1", "b/2", "c/0")))
+Seconds = Sequence[float]
+BALANCE = Balance()
+#: A detector that takes every measurement at its word.
+EAGER = Balance(slow_noise=0.0, move_noise=0.0)
+
+
+# --- on a busy machine -------------------------------------------------------------------------
+
+#: Each plays hundreds of steps of a whole agent.
+busy = pytest.mark.timeout(90)
+
+
+def crowded(seed: int, *, slots: int = 2, balance: Balance = BALANCE, times: float = 1.0) -> Race:
+    """Slots of one busy machine; the last of them is slower from step 100 on."""
+    last = between(0.01, times * 0.01, 100, 10**9)
+    return Race(
+        [*(steady(0.01) for _ in range(slots - 1)), last], 16, noise=Crowd(seed), balance=balance
+    )
+
+
+@busy
+@pytest.mark.parametrize("slots", [2, 4])
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_as_on_a_busy_machine_makes_no_slot_slow_and_moves_no_rank(
+    seed: int, slots: int
+) -> None:
+    race = crowded(seed, slots=slots)
+    race.run(250)
+    assert race.told("slow") == []
+    assert race.moves == 0
+
+
+@busy
+def test_a_detector_that_believes_every_measurement_would_be_caught() -> None:
+    false = 0
+    for seed in range(4):
+        race = crowded(seed, balance=EAGER)
+        race.run(250)
+        false += len(race.told("slow")) + race.moves
+    assert false > 4
+
+
+@busy
+@pytest.mark.parametrize("seed", range(4))
+def test_four_times_slower_is_found_in_that_noise_within_few_steps(seed: int) -> None:
+    race = crowded(seed, times=4.0)
+    race.run(100)
+    race.run(15)
+    assert [each.facts["slot"] for each in race.told("slow")] == ["cpu:1"]
+    race.run(15)
+    assert race.counts[1] <= 5
+
+
+@busy
+@pytest.mark.parametrize("seed", range(3))
+def test_half_as_slow_again_is_found_in_that_noise_before_200_steps(seed: int) -> None:
+    race = crowded(seed, times=1.5)
+    race.run(300)
+    assert [each.facts["slot"] for each in race.told("slow")] == ["cpu:1"]
+    assert race.told("recovered_speed") == []
+    assert race.moves == 1
+
+
+@busy
+@pytest.mark.parametrize(("times", "steps"), [(4.0, 10), (1.5, 20), (1.3, 20)])
+def test_where_steps_are_steady_a_slow_slot_is_found_sooner(times: float, steps: int) -> None:
+    race = Race([steady(0.05), between(0.05, times * 0.05, 50, 10**9)], 16, noise=0.05)
+    race.run(50)
+    assert race.told("slow") == []
+    race.run(steps)
+    assert len(race.told("slow")) == 1
+
+
+# --- look by look ------------------------------------------------------------------------------
+
+
+class Watched:
+    """Slots on machines of two, three and one; a test sets what they measure, step by step."""
+
+    def __init__(self, made: Commit, *, balance: Balance = BALANCE) -> None:
+        spec = job_spec(logical_workers=sum(len(member.ranks) for member in made.members))
+        self.job = Job(spec).leads().committed(made)
+        self.job.node("a", "in_use", "in_use").node("b", "in_use", "in_use", "in_use")
+        self.job.node("c", "in_use")
+        self.balance = balance
+        self.memory = Memory()
+        self.step = 0
+
+    def measure(
+        self, a: Seconds, b: Seconds, c: Seconds, *, spread: float = 0.02, steps: int = 1
+    ) -> list[str]:
+        """The places of slots that are told slow after so many steps of these micro-steps."""
+        for node, seconds in (("a", a), ("b", b), ("c", c)):
+            record = decode(self.job.entries[KEYS.node(node)].value, NodeRecord, source=node)
+            slots = tuple(
+                msgspec.structs.replace(slot, micro_step_s=each, spread=spread)
+                for slot, each in zip(record.slots, seconds, strict=True)
+            )
+            self.job.put(KEYS.node(node), msgspec.structs.replace(record, slots=slots))
+        for _ in range(steps):
+            self.step += 1
+            self.memory = slowness.notice(
+                self.job.progress(self.step).view(),
+                replace(self.memory, position=self.step),
+                self.balance,
+                float(self.step),
+            )
+        return [w.place for w, slow in sorted(self.memory.slow.items()) if slow.is_told]
+
+
+def two_each() -> Commit:
+    return commit(1, {each: [2 * i, 2 * i + 1] for i, each in enumerate(SIX)})
+
+
+def test_it_takes_both_the_steps_and_the_seconds() -> None:
+    watched = Watched(two_each())
+    assert watched.measure([1, 1], [1, 1, 2], [1], steps=5) == []
+    assert watched.measure([1, 1], [1, 1, 2], [1]) == ["b/cpu:2"]
+    patient = Watched(two_each(), balance=Balance(slow_least_s=20.0))
+    assert patient.measure([1, 1], [1, 1, 2], [1], steps=20) == []
+    assert patient.measure([1, 1], [1, 1, 2], [1]) == ["b/cpu:2"]
+
+
+def test_slots_of_one_machine_that_slow_together_are_no_slow_slots() -> None:
+    watched = Watched(two_each())
+    assert watched.measure([2, 2], [1, 1, 1], [1], steps=200) == []
+    assert set(watched.memory.slow) == {*SIX[:2]}, "noticed: they may be emptied"
+    assert watched.measure([2, 6], [1, 1, 1], [1], steps=6) == ["a/cpu:1"], "it stands out there"
+
+
+def test_a_slot_alone_on_its_machine_is_held_against_its_kind() -> None:
+    watched = Watched(two_each())
+    assert watched.measure([1, 1], [1, 1, 1], [2], steps=6) == ["c/cpu:0"]
+
+
+def test_a_slow_slot_that_costs_the_step_nothing_is_no_news() -> None:
+    """It holds one rank beside slots of two: at 1.8 times it is still done before them."""
+    uneven = dict(zip(SIX, ([0, 1], [2, 3], [4, 5], [6, 7], [8], [9, 10]), strict=True))
+    watched = Watched(commit(1, uneven))
+    assert watched.measure([1, 1], [1, 1, 1.8], [1], steps=50) == []
+    assert watched.measure([1, 1], [1, 1, 2.4], [1], steps=50) == ["b/cpu:2"]
+
+
+def test_the_noisier_the_steps_the_longer_it_takes() -> None:
+    needed = []
+    for spread in (0.02, 0.1, 0.2, 0.3):
+        watched = Watched(two_each())
+        looks = range(1, 1000)
+        slow = [1, 1], [1, 1, 1.5], [1]
+        needed.append(next(n for n in looks if watched.measure(*slow, spread=spread)))
+    assert needed == sorted(needed)
+    assert needed[0] == 6
+    assert needed[-1] == pytest.approx(32 * (4 * 0.3 / 0.5) ** 2, abs=2)
+
+
+def test_who_goes_to_and_fro_is_told_ever_more_rarely() -> None:
+    watched = Watched(two_each())
+    told = [
+        watched.measure([1, 1], [1, 1, 2 if step // 10 % 2 else 1], [1]) for step in range(1000)
+    ]
+    changes = sum(a != b for a, b in pairwise(told))
+    assert changes == 2, "slow and well again; then never, as long as it swings like that"
+    watched.measure([1, 1], [1, 1, 2], [1], steps=10)
+    assert watched.measure([1, 1], [1, 1, 2], [1]) == ["b/cpu:2"]
+
+
+def test_a_slot_alone_of_its_kind_is_held_against_what_it_can_do_for_certain() -> None:
+    watched = Watched(commit(1, {SIX[-1]: range(8)}))
+
+    def measure(seconds: float, *, steps: int = 1) -> list[str]:
+        return watched.measure([1, 1], [1, 1, 1], [seconds], spread=0.1, steps=steps)
+
+    measure(1.0)
+    measure(0.9)
+    assert watched.memory.best == {SIX[-1]: pytest.approx(0.99)}, "no lucky window"
+    assert measure(2.0, steps=50) == []
+    assert measure(2.0) == ["c/cpu:0"]
+
+
+def test_a_slot_that_waits_for_data_is_slow_and_says_so() -> None:
+    watched = Watched(two_each())
+    record = decode(watched.job.entries[KEYS.node("c")].value, NodeRecord, source="c")
+    waits = msgspec.structs.replace(record.slots[0], data_wait_s=1.5)
+    watched.job.put(KEYS.node("c"), msgspec.structs.replace(record, slots=(waits,)))
+    assert watched.measure([1, 1], [1, 1, 1], [1], steps=6) == ["c/cpu:0"]
+    reason = watched.memory.slow[SIX[-1]].reason
+    assert reason.startswith("2,500 ms, 2.5 × its kind, 1,500 ms of it waiting for data;")  # noqa: RUF001

@@ -1,10 +1,11 @@
 """Times how long a new plan takes to reach simulated agents on one etcd, and what etcd pays for it.
 
 `python benchmarks/agents.py` speaks an agent's part of the store's protocol for 8, 64 and 256
-agents (1,000 with --thousand): a lease renewed every third of its life, a registration, a watch of
-each followed range, and the records read back into values. A change is the commit after a loss,
-one slot a node; every agent decodes it. A process for each core plays its share of the agents:
-their own time is in the figures. Target: 1,000 agents know a plan within 2 s.
+agents (1,000 with --thousand): a lease renewed every third of its life, a registration, a stream
+that watches each followed range and is asked after a silence whether it lives, and the records read
+back into values. A change is the commit after a loss, one slot a node; every agent decodes it. A
+process for each core plays its share of the agents: their own time is in the figures. Target: 1,000
+agents know a plan within 2 s.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from easyscale.model import (
 )
 from easyscale.rendezvous.embedded import EmbeddedEtcd
 from easyscale.rendezvous.etcd_connection import etcdrpc, key_range
+from easyscale.rendezvous.etcd_watch import SILENCE_S
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.store import Range
 from easyscale.rendezvous.view import incarnation_of
@@ -50,16 +52,23 @@ TTL_S = Timeouts().lease_ttl_s
 RECORD = "x" * 1500
 DEADLINE_S = 60.0
 QUIET_S = 5.0
-_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+)
 _DELETE = 1
 
 
 @dataclass(slots=True)
 class Agent:
-    """One agent as etcd sees it: a connection, a lease, a key, a watch of each range."""
+    """One agent as etcd sees it: two connections, a lease, a key, a watch of each range."""
 
     number: int
     channel: Any
+    #: The watches have a connection of their own.
+    watching: Any
     known: GenerationNumber | None = None
     knows: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
@@ -69,8 +78,7 @@ class Agent:
             etcdrpc.LeaseGrantRequest(TTL=TTL_S)
         )).ID  # fmt: skip
         await put(self.channel, KEYS.node(f"node-{self.number}"), RECORD, lease=lease)
-        following = [self._follow(range_) for range_ in followed_ranges(KEYS)]
-        for part in (self._renew(lease), *following):
+        for part in (self._renew(lease), self._follow(followed_ranges(KEYS))):
             self.tasks.append(asyncio.create_task(part))
 
     async def _renew(self, lease: int) -> None:
@@ -81,15 +89,24 @@ class Agent:
             await stream.read()
             await asyncio.sleep(TTL_S / 3)
 
-    async def _follow(self, range_: Range) -> None:
-        """Take in what a range shows; the keys of one revision come in one answer."""
-        create = etcdrpc.WatchCreateRequest(**key_range(range_))
-        stream = etcdrpc.WatchStub(self.channel).Watch()
-        await stream.write(etcdrpc.WatchRequest(create_request=create))
-        async for answer in stream:
-            for event in answer.events:
+    async def _follow(self, ranges: Sequence[Range]) -> None:
+        """Take in what the ranges show; the keys of one revision come in one answer."""
+        stream = etcdrpc.WatchStub(self.watching).Watch()
+        for range_ in ranges:
+            create = etcdrpc.WatchCreateRequest(**key_range(range_))
+            await stream.write(etcdrpc.WatchRequest(create_request=create))
+        probe = etcdrpc.RangeRequest(key=KEYS.head.encode(), count_only=True)
+        answer = asyncio.create_task(stream.read())
+        while True:
+            # Not `wait_for`, which would cancel the stream along with the wait.
+            done, _ = await asyncio.wait({answer}, timeout=SILENCE_S)
+            if not done:
+                await etcdrpc.KVStub(self.watching).Range(probe)
+                continue
+            for event in answer.result().events:
                 if event.type != _DELETE:
                     self._take(event.kv.key.decode(), event.kv.value.decode())
+            answer = asyncio.create_task(stream.read())
 
     def _take(self, key: str, value: str) -> None:
         if key.startswith(KEYS.commits):
@@ -107,7 +124,8 @@ class Agent:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        await self.channel.close()
+        for channel in (self.channel, self.watching):
+            await channel.close()
 
 
 async def put(channel: Any, key: str, value: str, *, lease: int = 0) -> None:
@@ -193,11 +211,13 @@ class Players:
             await process.wait()
 
 
+def connect(endpoint: str) -> Any:
+    return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+
+
 async def play(endpoint: str, numbers: range) -> None:
     """Be these agents until the input ends."""
-    agents = [
-        Agent(number, grpc.aio.insecure_channel(endpoint, options=_OPTIONS)) for number in numbers
-    ]
+    agents = [Agent(number, connect(endpoint), connect(endpoint)) for number in numbers]
     for some in range(0, len(agents), 50):  # as if started by hand, not in one blow
         await asyncio.gather(*(agent.start() for agent in agents[some : some + 50]))
     print("ready", flush=True)
@@ -219,7 +239,7 @@ async def tell(agents: Sequence[Agent]) -> None:
 
 async def measure(server: EmbeddedEtcd, etcd: psutil.Process, *, count: int, rounds: int) -> None:
     players = Players(str(server.endpoint), count)
-    leader = grpc.aio.insecure_channel(str(server.endpoint), options=_OPTIONS)
+    leader = connect(str(server.endpoint))
     try:
         await players.start()
         await asyncio.sleep(1.0)

@@ -4,7 +4,6 @@ Endpoints are asked in turn, beginning with the one that answered last. Importin
 grpc (about 0.2 s and 25 MB), so only who connects to an etcd does it.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, assert_never
@@ -21,7 +20,7 @@ from easyscale.rendezvous.etcd_connection import (
     meaning,
 )
 from easyscale.rendezvous.etcd_lease import LeaseStream
-from easyscale.rendezvous.etcd_watch import EtcdWatch
+from easyscale.rendezvous.etcd_watch import EtcdWatch, EtcdWatches
 from easyscale.rendezvous.store import (
     Compare,
     Created,
@@ -72,8 +71,7 @@ class EtcdStore:
         self._keepalives = {c: LeaseStream(c) for c in self._connections}
         self._current = first
         self._answered_at = 0.0
-        self._lock = threading.Lock()
-        self._watches: list[EtcdWatch] = []
+        self._watches = EtcdWatches(self._open_own)
         self._is_closed = False
 
     def read(self, *ranges: Range, timeout_s: float) -> View:
@@ -125,12 +123,8 @@ class EtcdStore:
     def watch(
         self, range_: Range, *, deliver: Callable[[View], None], lost: Callable[[str], None]
     ) -> EtcdWatch:
-        with self._lock:
-            self._check_open()
-            watch = EtcdWatch(self._open_own, range_, deliver=deliver, lost=lost)
-            self._watches = [w for w in self._watches if w.is_open] + [watch]
-        watch.start()
-        return watch
+        self._check_open()
+        return self._watches.add(range_, deliver=deliver, lost=lost)
 
     def grant(self, ttl_s: int, *, timeout_s: float) -> LeaseId:
         request = etcdrpc.LeaseGrantRequest(TTL=ttl_s)
@@ -157,11 +151,8 @@ class EtcdStore:
         self._ask(attempt, timeout_s)
 
     def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            watches, self._watches = self._watches, []
-        for watch in watches:
-            watch.close()
+        self._is_closed = True
+        self._watches.close()
         for connection in self._connections:
             connection.close()
             self._keepalives[connection].close()
@@ -193,7 +184,7 @@ class EtcdStore:
         raise StoreUnreachable("; ".join(failures))
 
     def _open_own(self, attempt: int) -> Connection:
-        """A connection for one watch alone; every further attempt takes the next endpoint."""
+        """A connection for watches alone; every further attempt takes the next endpoint."""
         endpoints = self._settings.endpoints
         endpoint = endpoints[(self._current + attempt) % len(endpoints)]
         return Connection(endpoint, self._settings, self._token)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from easyscale.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnreachable
-from easyscale.rendezvous import etcd_watch
+from easyscale.rendezvous import etcd_stream, etcd_watch
 from easyscale.rendezvous.endpoints import (
     Endpoint,
     EtcdSettings,
@@ -117,7 +117,7 @@ def test_every_call_to_a_frozen_etcd_ends_by_its_deadline(
     own_server: Server, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(etcd_watch, "SILENCE_S", 0.3)
-    monkeypatch.setattr(etcd_watch, "_ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(etcd_stream, "_ANSWER_TIMEOUT_S", 0.5)
     with open_store(own_server.settings) as store:
         lease = store.grant(60, timeout_s=TIMEOUT_S)
         told = Told().follow(store, folder)

@@ -18,6 +18,8 @@ class PlannedSlot(msgspec.Struct, frozen=True, kw_only=True):
     busy_s: float | None
     #: How many logical workers it had in the plan before.
     previous_count: int | None = None
+    #: How much of each rank's time there is waiting for data; part of `busy_s`.
+    data_wait_s: float | None = None
 
 
 class Waste(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +35,8 @@ class PreviousPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     generation: int
     step_seconds: float | None
+    #: Logical workers of each slot that had some, most first.
+    per_slot: tuple[int, ...] = ()
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from easyscale.agent.balance import proposals
 from easyscale.agent.balance.planner import Place, plan
 from easyscale.agent.balance.profile import NS_PER_S, micro_steps
 from easyscale.agent.balance.waste import Load, unused
+from easyscale.balance import FormerPlan
 from easyscale.errors import UsageError
 from easyscale.kinds import short_kind
 from easyscale.model import Commit, LogicalRank, SlotRecord, WorkerId
@@ -41,6 +42,7 @@ class Row:
     spread: float | None = None
     most: int | None = None
     is_measured: bool = True
+    data_wait_s: float | None = None
 
     @property
     def place(self) -> Place:
@@ -144,9 +146,7 @@ def of_job(job: str, view: JobView, *, measured_s: float | None) -> PlanFacts:
         reason=commit.reason,
         assignments=_assignments(book, former.counts if former else None),
         moved_ranks=_moved(commit, former.counts if former else None),
-        previous=PreviousPlan(generation=former.generation.number, step_seconds=former.step_s)
-        if former
-        else None,
+        previous=_previous(former) if former else None,
         alternatives=_others(book, slow=slow) if is_measured else (),
         slower_since=slow.worker.place if slow is not None and slow.busy == book.work else None,
         occasion=f"now that {slow.worker.place} is slow" if slow is not None else "",
@@ -166,6 +166,7 @@ def _book(commit: Commit, slots: Mapping[WorkerId, SlotRecord], n: int) -> Book:
             ranks.get(worker, ()),
             spread=usable[worker].spread if worker in usable else None,
             is_measured=worker in usable and bool(usable[worker].micro_step_s),
+            data_wait_s=usable[worker].data_wait_s if worker in usable else None,
         )
         for worker in sorted({*usable, *ranks})
     ]
@@ -186,6 +187,14 @@ def _usual(book: Book) -> dict[str, int]:
     for row in book.rows:
         by_kind[row.kind].append(row.micro_step)
     return {kind: median_low(times) for kind, times in by_kind.items()}
+
+
+def _previous(former: FormerPlan) -> PreviousPlan:
+    return PreviousPlan(
+        generation=former.generation.number,
+        step_seconds=former.step_s,
+        per_slot=tuple(sorted(filter(None, former.counts.values()), reverse=True)),
+    )
 
 
 def _moved(commit: Commit, before: Mapping[str, int] | None) -> tuple[int, ...]:
@@ -236,6 +245,7 @@ def _assignments(book: Book, before: Mapping[str, int] | None) -> tuple[PlannedS
             spread_share=row.spread,
             busy_s=book.seconds(row.busy) if row.is_measured else None,
             previous_count=before.get(row.worker.place, 0) if before is not None else None,
+            data_wait_s=row.data_wait_s,
         )
         for row in book.rows
     )

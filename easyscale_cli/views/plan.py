@@ -29,6 +29,9 @@ _WIDE_BAND: Final = 40
 _LABEL: Final = 10
 #: A capability that is measured less surely than this is marked.
 _UNSURE_SHARE: Final = 0.05
+#: Waiting for data is told from this share of a rank's time on, of so many slots.
+_DATA_SHARE: Final = 0.05
+_MOST_WAITING: Final = 4
 #: A step this much longer than predicted is worth a mark.
 _SLOWER: Final = 1.1
 
@@ -45,6 +48,9 @@ def plan_lines(
     """What the plan is; with `--explain` also the other plans that were looked at."""
     lines = [*_title(plan, cells, glyphs, zone), (), *_slots(plan, cells, glyphs), ()]
     lines += _totals(plan, cells, glyphs)
+    if explain:
+        lines += _data(plan, cells, glyphs)
+        lines += [] if cells >= WIDE else _before(plan, cells, glyphs)
     if explain and plan.alternatives:
         lines += [(), *_alternatives(plan, cells, glyphs)]
     return lines
@@ -168,6 +174,38 @@ def _totals(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
         padding = _rate(waste.padding_per_s)
         rows += _labelled("waste", f"{told}the slowest is done, {padding} padding", cells)
     return [*rows, *_labelled("reason", glyphs.prose(plan.reason), cells)]
+
+
+def _data(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
+    """Where ranks wait for data, and how much of their time: a column for it would be mostly 0."""
+    rows: list[Line] = []
+    for slot in plan.assignments:
+        wait_s, busy_s, count = slot.data_wait_s, slot.busy_s, len(slot.ranks)
+        if not (wait_s and busy_s and count) or wait_s < _DATA_SHARE * busy_s / count:
+            continue
+        waits, takes = numbers.step_time(wait_s), numbers.step_time(busy_s / count)
+        name = f"{glyphs.name(slot.node)}/{glyphs.name(slot.slot)}"
+        rows += _labelled("data", f"{name} waits {waits} of the {takes} a rank takes", cells)
+    if len(rows) > _MOST_WAITING:
+        rest = len(rows) - _MOST_WAITING
+        rows[_MOST_WAITING:] = _labelled("data", f"and {rest} more slots", cells)
+    return rows
+
+
+def _before(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
+    """The plan before, and which ranks have moved since; wide screens have a column for it."""
+    former = plan.previous
+    if former is None:
+        return []
+    told = numbers.generation(plan.era or 0, former.generation)
+    if former.per_slot:
+        told += f": {numbers.shares(former.per_slot, times=glyphs.times)}"
+    if former.step_seconds is not None:
+        told += f", step {numbers.step_time(former.step_seconds)}"
+    if plan.moved_ranks:
+        rank = "rank" if len(plan.moved_ranks) == 1 else "ranks"
+        told += f"; {rank} {numbers.spans(plan.moved_ranks)} moved"
+    return _labelled("before", told, cells)
 
 
 def _rate(per_s: float) -> str:

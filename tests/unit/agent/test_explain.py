@@ -6,7 +6,7 @@ import pytest
 from easyscale.agent.balance.explain import of_job
 from easyscale.balance import FormerPlan, SpeedRecord
 from easyscale.errors import UsageError
-from easyscale.model import Commit, Mode, Occasion
+from easyscale.model import Commit, Mode, NodeRecord, Occasion, decode
 from easyscale.plan_facts import PlanFacts
 from tests.support.views import KEYS, Job, commit, job_spec, number, worker
 
@@ -76,9 +76,20 @@ def test_the_plan_before_comes_from_the_record() -> None:
     plan = explained(running(0.1, 0.1, 0.4).put(KEYS.speed, record))
     assert plan.previous is not None
     assert (plan.previous.generation, plan.previous.step_seconds) == (1, 1.2)
+    assert plan.previous.per_slot == (3, 3, 3)
     assert [each.previous_count for each in plan.assignments] == [3, 3, 3]
     assert plan.planned_at_step == 40
     assert len(plan.moved_ranks) == 2
+
+
+def test_waiting_for_data_is_part_of_what_a_slot_can_do_and_told_apart() -> None:
+    job = running(0.1, 0.1, 0.1)
+    record = decode(job.entries[KEYS.node("c")].value, NodeRecord, source="c")
+    slot = msgspec.structs.replace(record.slots[0], data_wait_s=0.3)
+    plan = explained(job.put(KEYS.node("c"), msgspec.structs.replace(record, slots=(slot,))))
+    assert [each.data_wait_s for each in plan.assignments] == [None, None, 0.3]
+    assert [each.micro_steps_per_s for each in plan.assignments] == [10.0, 10.0, 2.5]
+    assert [each.name for each in plan.alternatives][1] == "without c/cpu:0"
 
 
 def test_a_record_of_another_generation_says_nothing_of_this_one() -> None:

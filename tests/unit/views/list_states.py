@@ -90,7 +90,7 @@ PLAN = PlanFacts(
         planned(7, 13.15, 0.007, 0.076),
     ),
     moved_ranks=(12, 13, 14, 15),
-    previous=PreviousPlan(generation=4, step_seconds=0.156),
+    previous=PreviousPlan(generation=4, step_seconds=0.156, per_slot=(4, 4, 4, 4)),
     alternatives=(
         Alternative(
             name="this plan",

@@ -62,6 +62,24 @@ def test_a_plan_reads_as_drawn(cells: int) -> None:
     assert text(plan(cells)) == drawn(f"plan-{cells}")
 
 
+def test_a_plan_names_the_slots_that_wait_for_data() -> None:
+    waits = (0.0004, 0.02, 0.02, 0.02, 0.02, 0.02, 0.02, None)
+    slots = tuple(
+        msgspec.structs.replace(slot, data_wait_s=wait_s)
+        for slot, wait_s in zip(states.PLAN.assignments, waits, strict=True)
+    )
+    waiting = msgspec.structs.replace(states.PLAN, assignments=slots)
+    lines = plan_lines(waiting, cells=80, glyphs=UNICODE, zone=UTC, explain=True)
+    told = [plain_text(line) for line in lines if plain_text(line).startswith("      data ")]
+    assert told == [
+        "      data a/cuda:1 waits 20 ms of the 38 ms a rank takes",
+        "      data a/cuda:2 waits 20 ms of the 38 ms a rank takes",
+        "      data a/cuda:3 waits 20 ms of the 38 ms a rank takes",
+        "      data b/cuda:0 waits 20 ms of the 76 ms a rank takes",
+        "      data and 2 more slots",
+    ]
+
+
 def test_snapshots_read_as_drawn() -> None:
     assert text(snapshots(80)) == drawn("snapshots-80")
 

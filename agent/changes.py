@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from easyscale.agent import drafts, gathering, words
 from easyscale.agent.balance import (
+    loaders,
     migration,
     profile,
     rebalancing,
@@ -49,6 +50,7 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
         left = [worker for worker in base.workers if view.is_present(worker)]
         return Change(None, f"pausing: waits for {words.places(left)}", memory)
     memory = recalling.recall(view, memory)
+    memory = loaders.follow(view, memory, settings.balance)
     memory = slowness.notice(view, memory, settings.balance, now)
     memory = trials.judge(view, memory, settings)
     scene = Scene(view, base, wanted(view, base, settings), memory, settings, now)

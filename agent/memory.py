@@ -86,6 +86,16 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
+class Starved:
+    """A slot that waited for data: what a rank took with it, with how many ranks."""
+
+    rank_s: float
+    ranks: int
+    #: The position up to which it is believed to wait again.
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """A slot that holds nothing since it is slow: when to look again, how long from then on."""
 
@@ -137,6 +147,7 @@ class Memory:
     #: Maps that measured worse than they had promised, and slots that had promised too much.
     tried: tuple[TriedPlan, ...] = ()
     doubts: Mapping[WorkerId, Doubt] = field(default_factory=dict)
+    starved: Mapping[WorkerId, Starved] = field(default_factory=dict)
     #: Positions of the last changes for speed: each makes the next one harder for a while.
     moves: tuple[int, ...] = ()
     #: Since this position another map of the same slots is worth a move, by what they measure.

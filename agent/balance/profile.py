@@ -22,9 +22,7 @@ def micro_steps(
     """Nanoseconds of a micro-step for every worker: measured, and believed, or stood in for."""
     taken = {slot.worker: slot for slot in slots if slot.worker is not None}
     measured = {
-        worker: rank_s * (doubts[worker].factor if worker in doubts else 1.0)
-        for worker, slot in taken.items()
-        if (rank_s := slot.rank_s)
+        worker: seconds_ for worker, slot in taken.items() if (seconds_ := believed_s(slot, doubts))
     }
     by_kind: dict[str, list[float]] = defaultdict(list)
     for worker, seconds_ in measured.items():
@@ -35,6 +33,12 @@ def micro_steps(
         worker: max(1, int(measured.get(worker, of_kind.get(slot.kind, of_all)) * NS_PER_S))
         for worker, slot in taken.items()
     }
+
+
+def believed_s(slot: SlotRecord, doubts: Mapping[WorkerId, Doubt]) -> float | None:
+    """What a rank takes there by its measurement, and by what contradicts that."""
+    doubt = doubts.get(slot.worker) if slot.worker is not None else None
+    return slot.rank_s * (doubt.factor if doubt is not None else 1.0) if slot.rank_s else None
 
 
 def are_measured(slots: Iterable[SlotRecord]) -> bool:

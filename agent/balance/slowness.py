@@ -34,39 +34,46 @@ class Speeds:
     """What the members of a generation measure, and what is usual among them."""
 
     measured: Mapping[WorkerId, SlotRecord]
+    #: What a rank takes there, as far as that is believed.
+    taken: Mapping[WorkerId, float]
     hosts: Mapping[str, str]
     best: Mapping[WorkerId, float]
 
     @cached_property
-    def _of_kind(self) -> dict[str, list[SlotRecord]]:
-        found: dict[str, list[SlotRecord]] = defaultdict(list)
-        for slot in self.measured.values():
-            found[slot.kind].append(slot)
+    def _of_kind(self) -> dict[str, list[WorkerId]]:
+        found: dict[str, list[WorkerId]] = defaultdict(list)
+        for worker, slot in self.measured.items():
+            found[slot.kind].append(worker)
         return found
 
     @cached_property
-    def _of_machine(self) -> dict[tuple[str, str], list[SlotRecord]]:
-        found: dict[tuple[str, str], list[SlotRecord]] = defaultdict(list)
+    def _of_machine(self) -> dict[tuple[str, str], list[WorkerId]]:
+        found: dict[tuple[str, str], list[WorkerId]] = defaultdict(list)
         for worker, slot in self.measured.items():
-            found[self.hosts.get(worker.node, worker.node), slot.kind].append(slot)
+            found[self.hosts.get(worker.node, worker.node), slot.kind].append(worker)
         return found
 
     @cached_property
     def _usual_of_kind(self) -> dict[str, float]:
-        return {kind: _lower_median(slots) for kind, slots in self._of_kind.items()}
+        return {kind: self._lower_median(workers) for kind, workers in self._of_kind.items()}
 
     @cached_property
     def _usual_of_machine(self) -> dict[tuple[str, str], float]:
         return {
-            key: _lower_median(slots) for key, slots in self._of_machine.items() if len(slots) > 1
+            key: self._lower_median(workers)
+            for key, workers in self._of_machine.items()
+            if len(workers) > 1
         }
 
     @cached_property
     def _noise_of_kind(self) -> dict[str, float]:
         return {
-            kind: median(slot.spread or 0.0 for slot in slots)
-            for kind, slots in self._of_kind.items()
+            kind: median(self.measured[worker].spread or 0.0 for worker in workers)
+            for kind, workers in self._of_kind.items()
         }
+
+    def _lower_median(self, workers: list[WorkerId]) -> float:
+        return median_low(self.taken[worker] for worker in workers)
 
     def is_alone(self, worker: WorkerId) -> bool:
         return len(self._of_kind[self.measured[worker].kind]) == 1
@@ -89,10 +96,6 @@ class Speeds:
         return max(slot.spread or 0.0, self._noise_of_kind[slot.kind])
 
 
-def _lower_median(slots: list[SlotRecord]) -> float:
-    return median_low(slot.rank_s or 0.0 for slot in slots)
-
-
 def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memory:
     """Hold every member's measurement against what is usual."""
     base = view.base
@@ -100,19 +103,18 @@ def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memor
         return memory
     slots = drafts.slots_of(view)
     measured = {w: s for w in base.workers if (s := slots.get(w)) is not None and s.rank_s}
-    best = {w: min(memory.best.get(w, surely), surely) for w, surely in _surely(measured).items()}
+    doubts = memory.doubts
+    taken = {w: it for w, slot in measured.items() if (it := profile.believed_s(slot, doubts))}
+    # What it can do for certain: a lucky window is no measure of it.
+    surely = {w: taken[w] * (1 + (slot.spread or 0.0)) for w, slot in measured.items()}
+    best = {w: min(memory.best.get(w, each), each) for w, each in surely.items()}
     memory = replace(memory, best=best)
     hosts = {name: node.record.host for name, node in view.nodes.items()}
-    watch = _Watch(view, base, memory, balance, now, Speeds(measured, hosts, best))
+    watch = _Watch(view, base, memory, balance, now, Speeds(measured, taken, hosts, best))
     slow = {worker: found for worker in measured if (found := watch.judge(worker)) is not None}
     told = {w: replace(s, reason=watch.reason(w, s)) for w, s in slow.items() if s.is_told}
     relapses = watch.relapses(well=[w for w, s in memory.slow.items() if s.is_told], still=told)
     return replace(memory, slow={**slow, **told}, relapses=relapses)
-
-
-def _surely(measured: Mapping[WorkerId, SlotRecord]) -> dict[WorkerId, float]:
-    """What each slot can do for certain: a lucky window is no measure of it."""
-    return {w: (s.rank_s or 0.0) * (1 + (s.spread or 0.0)) for w, s in measured.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +130,12 @@ class _Watch:
 
     def judge(self, worker: WorkerId) -> Slowness | None:
         memory, balance = self.memory, self.balance
-        known, slot = memory.slow.get(worker), self.speeds.measured[worker]
-        assert slot.rank_s
-        ratio = slot.rank_s / self.speeds.usual_s(worker)
+        known, taken_s = memory.slow.get(worker), self.speeds.taken[worker]
+        ratio = taken_s / self.speeds.usual_s(worker)
         found = replace(
             known or self._first(worker),
-            micro_step_s=slot.rank_s,
-            data_wait_s=slot.data_wait_s or 0.0,
+            micro_step_s=taken_s,
+            data_wait_s=self._data_wait_s(worker),
             ratio=ratio,
         )
         is_well = ratio < 1 + (balance.slow_from - 1) / 2
@@ -142,9 +143,13 @@ class _Watch:
             return self._until_well(found, worker) if is_well else replace(found, well=None)
         if is_well or (known is None and ratio < balance.slow_from):
             return None
-        if slot.rank_s < balance.slow_from * self.speeds.usual_there_s(worker):
+        if taken_s < balance.slow_from * self.speeds.usual_there_s(worker):
             return replace(found, since=memory.position, since_s=self.now)
         return replace(found, is_told=self._is_news(worker, found))
+
+    def _data_wait_s(self, worker: WorkerId) -> float:
+        known, slot = self.memory.starved.get(worker), self.speeds.measured[worker]
+        return (known.rank_s if known else slot.rank_s or 0.0) - (slot.micro_step_s or 0.0)
 
     def _first(self, worker: WorkerId) -> Slowness:
         view, memory = self.view, self.memory

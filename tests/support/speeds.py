@@ -78,7 +78,7 @@ class Slot:
     takes: Callable[[int], float]
     #: What it measures of each second: 0.5 claims to be twice as fast as it is.
     claims: float = 1.0
-    #: Seconds that its loader takes for a batch; it works ahead of micro-steps, not of steps.
+    #: Seconds that its loader takes for a batch; it goes on while others are waited for.
     loads: Callable[[int], float] = lambda _: 0.0
 
 
@@ -100,6 +100,7 @@ class Race:
     times: list[float] = field(default_factory=list)
     _windows: dict[WorkerId, Window] = field(default_factory=dict)
     _delays: dict[WorkerId, Window] = field(default_factory=dict)
+    _idle: dict[WorkerId, float] = field(default_factory=dict)
     _steps: Window = field(default_factory=Window)
     _generation: GenerationNumber | None = None
     _noise: Noise = field(init=False)
@@ -167,7 +168,7 @@ class Race:
         )
 
     def _complete_step(self) -> float:
-        busy = [0.0]
+        busy: dict[WorkerId, float] = {}
         self._noise.next_step()
         for worker in self.world.nodes["a"].workers.values():
             commit = worker.entered
@@ -175,8 +176,9 @@ class Race:
                 self._generation = commit.generation
                 self._steps.clear()
             if ranks := len(self._ranks(worker)):
-                busy.append(self._compute(worker.id, ranks))
-        took_s = max(busy) + self.overhead_s
+                busy[worker.id] = self._compute(worker.id, ranks)
+        took_s = max(busy.values(), default=0.0) + self.overhead_s
+        self._idle = {worker: took_s - each for worker, each in busy.items()}
         self._steps.append(took_s)
         return took_s
 
@@ -186,7 +188,8 @@ class Race:
         slot = self.slots[index]
         each = [slot.takes(self.step) * self._noise.of(index) for _ in range(ranks)]
         self._windows.setdefault(worker, Window()).append(slot.claims * sum(each) / ranks)
-        wait_s = max(0.0, ranks * slot.loads(self.step) - sum(each))
+        ahead_s = sum(each) + self._idle.get(worker, 0.0)
+        wait_s = max(0.0, ranks * slot.loads(self.step) - ahead_s)
         self._delays.setdefault(worker, Window()).append(wait_s / ranks)
         return sum(each) + wait_s
 

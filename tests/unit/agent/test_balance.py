@@ -107,6 +107,20 @@ def test_whatever_the_speeds_the_map_settles_near_the_optimum(seed: int) -> None
     assert len(set(race.maps[-80:])) == 1, "at rest"
 
 
+def test_a_slow_loader_is_relieved_and_not_believed_again_when_it_has_nothing_to_do() -> None:
+    """With one rank its batches are there in time: it looks well, and would be slow with three."""
+    starved = Slot(lambda _: 0.1, loads=lambda step: 0.3 if step >= 30 else 0.0)
+    race = Race([steady(0.1), steady(0.1), starved], 9)
+    race.run(30)
+    assert race.counts == (3, 3, 3)
+    race.run(300)
+    assert race.counts[2] <= 1
+    assert race.told("slow")[0].facts["slot"] == "cpu:2"
+    assert "waiting for data" in race.told("slow")[0].reason
+    assert race.moves <= 5
+    assert race.mean_s(200) < 0.5
+
+
 def test_a_slow_wave_is_followed_with_few_moves() -> None:
     race = Race([steady(0.1), Slot(lambda step: 0.2 + 0.1 * sin(step / 40))], 12)
     race.run(160)

@@ -4,8 +4,9 @@ A worker that ends is proof for the whole job: its ending goes to `gone/` whatev
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from easyscale.agent import closing, news, reaching, records, respawns
 from easyscale.agent.actions import Fork, StartZygote, StopWorker, Tell, Write
@@ -207,7 +208,7 @@ def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | Non
             reaching.suspect(turn, message)
             turn.because(f"{worker.id.place} is broken in {generation.label}", message.reason)
         case StepReport():
-            _report(turn, worker, message)
+            take_report(turn, worker.id, message)
         case SnapshotWritten():
             records.note_snapshot(turn, worker, message)
         case SnapshotFailed(step=step, reason=reason):
@@ -277,8 +278,12 @@ def write_leased(turn: Turn, worker: OwnWorker) -> None:
         turn.do(Write(key=key, value=encode(report), leased=True))
 
 
-def _report(turn: Turn, worker: OwnWorker, report: StepReport) -> None:
-    worker = replace(worker, report=report)
+def take_report(turn: Turn, worker_id: WorkerId, report: StepReport) -> None:
+    """Keep where a worker says it is; main's is shown and recorded."""
+    known = turn.own(worker_id)
+    if known is None:
+        return  # it ended meanwhile
+    worker = replace(known, report=report)
     turn.put_worker(worker)
     respawns.note_progress(turn, worker, report)
     if turn.state.zygote_losses:

@@ -5,7 +5,6 @@ the parent of everything the agent starts.
 """
 
 import logging
-import queue
 import secrets
 import signal
 import socket
@@ -31,6 +30,7 @@ from easyscale.agent.hardware.devices import Offer, find_slots, slot_environment
 from easyscale.agent.hardware.devices_file import DevicesFile
 from easyscale.agent.hardware.gpu_watch import GpuWatch
 from easyscale.agent.hardware.surroundings import shm_bytes
+from easyscale.agent.inbox import Inbox
 from easyscale.agent.link import StoreLink
 from easyscale.agent.node_name import claim_name
 from easyscale.agent.processes.guard import LeaseGuard
@@ -39,7 +39,6 @@ from easyscale.agent.processes.supervisor import Supervisor, SupervisorSettings
 from easyscale.agent.processes.zygote_link import ZygoteSettings
 from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.snapshots import Catalogue
-from easyscale.errors import EasyScaleError
 from easyscale.messages import ForkRequest, WorkerSettings
 from easyscale.model import WorkerId
 from easyscale.pulse import Beat
@@ -54,19 +53,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The pulses are read this often while a worker runs, and time passes this often otherwise.
-_BUSY_TICK_S = 0.25
-_IDLE_TICK_S = 1.0
 _CLOSE_TIMEOUT_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Never handed to a worker: it is for the agent's own connection.
 _SECRETS = frozenset({"EASYSCALE_ETCD_PASSWORD"})
-
-
-class _Failed(msgspec.Struct, frozen=True):
-    """A thread of ours met what ends the launch."""
-
-    error: EasyScaleError
 
 
 def launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str] = ()) -> int:
@@ -114,7 +104,7 @@ class Driver:
         self._audience = Chronicle(audience)
         self._slots = slots
         self._catalogue = catalogue
-        self._inbox: queue.SimpleQueue[events.AgentEvent | _Failed] = queue.SimpleQueue()
+        self._inbox = Inbox(self._read_beats)
         self._workers: dict[WorkerId, None] = {}
         self._exit: actions.Exit | None = None
         self._guard: LeaseGuard | None = None
@@ -139,7 +129,7 @@ class Driver:
             self._code,
             post=self._inbox.put,
             tell=lambda text: audience.event(_note(settings.job_id, text)),
-            fail=lambda error: self._inbox.put(_Failed(error)),
+            fail=self._inbox.fail,
         )
         self._gpus = GpuWatch(self._inbox.put) if any(slot.uuid for slot in slots) else None
         self._state = machine.begin(settings, self._identity, now=_now())
@@ -190,28 +180,16 @@ class Driver:
 
     def _next_event(self) -> events.AgentEvent:
         """The next event, or the tick that is due first."""
-        try:
-            event = self._inbox.get(timeout=self._tick_in_s())
-        except queue.Empty:
-            return self._tick()
-        if isinstance(event, _Failed):
-            raise event.error
-        return event
+        wake_s = machine.deadline(self._state, _now())
+        return self._inbox.take(is_busy=bool(self._workers), wake_s=wake_s)
 
-    def _tick_in_s(self) -> float:
-        usual_s = _BUSY_TICK_S if self._workers else _IDLE_TICK_S
-        deadline_s = machine.deadline(self._state, _now())
-        if deadline_s is None:
-            return usual_s
-        return min(usual_s, max(0.0, deadline_s - boottime_s()))
-
-    def _tick(self) -> events.Ticked:
+    def _read_beats(self) -> dict[WorkerId, Beat]:
         beats: dict[WorkerId, Beat] = {}
         for worker in self._workers:
             beat = self._supervisor.beat(worker)
             if beat is not None:
                 beats[worker] = beat
-        return events.Ticked(beats=beats, monotonic_s=time.monotonic())
+        return beats
 
     def _handle(self, event: events.AgentEvent) -> None:
         self._attend(event)

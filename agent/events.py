@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from easyscale.agent.hardware.gpu_health import Trouble
-from easyscale.messages import FromWorker
+from easyscale.messages import FromWorker, StepReport
 from easyscale.model import JobSpec, SnapshotRecord, Wish, WorkerId
 from easyscale.pulse import Beat
 from easyscale.rendezvous.agreement import JobView
@@ -202,6 +202,8 @@ class Ticked(Event, frozen=True, kw_only=True):
     beats: Mapping[WorkerId, Beat]
     #: Seconds of this host's CLOCK_MONOTONIC, the clock of the beats.
     monotonic_s: float
+    #: The newest report of each worker that has reported since the last tick.
+    reports: Mapping[WorkerId, StepReport] = {}
 
 
 AgentEvent = (

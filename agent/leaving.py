@@ -4,7 +4,8 @@ Draining asks for a boundary and loses nothing; the grace or a second signal end
 """
 
 import signal as signal_numbers
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from easyscale.agent import closing, crew, news, words
 from easyscale.agent.actions import Exit, KillWorker, Leave, ReportCause, Resign, Write

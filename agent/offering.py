@@ -3,9 +3,8 @@
 A slot that goes keeps its worker until a boundary; a new one gets a worker that joins by itself.
 """
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from easyscale.agent import crew, news, respawns
 from easyscale.agent.actions import FindSlots, KillWorker, Transact, Write

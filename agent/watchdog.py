@@ -4,7 +4,8 @@ A hung worker's stacks are dumped first and it is killed a moment later; its pee
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from easyscale.agent import news
 from easyscale.agent.actions import DumpStacks, KillWorker

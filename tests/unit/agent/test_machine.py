@@ -1,10 +1,10 @@
 """One agent: what it does on each event, as actions; time is what the test says it is."""
 
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from easyscale.agent import actions, events, machine
 from easyscale.agent.settings import Identity, LaunchSettings
@@ -558,6 +558,28 @@ def test_progress_is_recorded_once_a_second_under_the_fence_by_mains_agent() -> 
     put = txn[0].operations[0]
     assert isinstance(put, Put)
     assert decode(put.value, ProgressRecord, source="progress").step == 3
+
+
+def test_reports_that_come_with_a_tick_are_shown_and_recorded_and_registered_at_once() -> None:
+    agent = Agent().running()
+    agent.view(Job().committed(commit(1, [W0, W1])))
+    agent.now += 2.0
+    reports = {W0: report(3, micro_step_s=0.02), W1: report(4, micro_step_s=0.03)}
+    done = agent.take(events.Ticked(beats={}, monotonic_s=agent.now, reports=reports))
+    assert [one.progress.step for one in of(done, actions.ShowProgress)] == [3]
+    assert [one.name for one in of(done, actions.Transact)] == ["progress"]
+    (enrolled,) = of(done, actions.Enrol)
+    assert [slot.micro_step_s for slot in enrolled.record.slots] == [0.02, 0.03]
+    assert agent.state.step == 4
+
+
+def test_a_tick_with_the_report_of_a_worker_that_has_ended_changes_nothing() -> None:
+    agent = Agent().running()
+    agent.exits(W0, code=1)
+    before = agent.state.last_report
+    agent.take(events.Ticked(beats={}, monotonic_s=agent.now, reports={W0: report(9)}))
+    assert agent.state.last_report == before
+    assert agent.state.step == 0
 
 
 def test_nothing_is_recorded_under_the_head_of_another_group() -> None:

@@ -1,9 +1,9 @@
 """Slots that come, go and are asked for while a node runs."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from easyscale.agent import actions, events, offering
 from easyscale.agent.hardware.devices_file import read_word

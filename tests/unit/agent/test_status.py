@@ -71,7 +71,7 @@ def agent(job: Job, **changes: object) -> Own:
         commit=job.view().newest,
     )
     return Own(
-        state=replace(state, **changes),  # type: ignore[arg-type]
+        state=msgspec.structs.replace(state, **changes),
         now=Now(160.0, WALL_S),
         told=Told(),
         user="ann",

@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from easyscale.agent.actions import Exit
 from easyscale.agent.doors.chronicle import Chronicle

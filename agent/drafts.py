@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from easyscale.agent.balance import limits, profile
+from easyscale.agent.balance import limits, profile, sharing
 from easyscale.agent.balance.planner import Layout, Place, follow, plan
 from easyscale.agent.memory import Doubt
 from easyscale.model import (
@@ -16,11 +16,15 @@ from easyscale.model import (
     Occasion,
     OpenGeneration,
     Plan,
+    Restored,
     SlotRecord,
     SnapshotReference,
     WorkerId,
 )
 from easyscale.rendezvous.agreement import JobView
+
+#: A commit names so many restores; what an older one gave up is long gone.
+MOST_RESTORES = 16
 
 NO_DOUBTS: Mapping[WorkerId, Doubt] = {}
 
@@ -63,6 +67,8 @@ def lay_out(
     if sum(n if place.most is None else place.most for place in places) < n:
         # What memory was free may be free again: better to try than to stand still.
         places = [replace(place, most=None) for place in places]
+    shared = sharing.Sharing.of(view, slots)
+    places = sharing.arrange(places, shared, logical_workers=n, use_all=use_all)
     return plan(places, logical_workers=n, use_all=use_all)
 
 
@@ -113,7 +119,25 @@ def commit_of(drawn: Plan, view: JobView, *, snapshot: SnapshotReference | None 
         snapshot=snapshot,
         occasion=drawn.occasion,
         step_s=drawn.step_s,
+        restores=_restores(drawn, view, snapshot),
     )
+
+
+def _restores(
+    drawn: Plan, view: JobView, snapshot: SnapshotReference | None
+) -> tuple[Restored, ...]:
+    """The restores that led to the newest commit, and this one if it is one.
+
+    One that began later than its successor tells nothing that the successor does not.
+    """
+    commits = (*view.commits.values(), *_offers(view))
+    newest = max(commits, key=lambda commit: commit.generation, default=None)
+    former = newest.restores if newest is not None else ()
+    if drawn.mode is not Mode.RESTORE:
+        return former
+    step = snapshot.step if snapshot is not None else 0
+    kept = (one for one in former if one.step < step)
+    return (*kept, Restored(drawn.generation, step))[-MOST_RESTORES:]
 
 
 def _addresses(view: JobView) -> dict[WorkerId, str]:

@@ -17,6 +17,7 @@ from easyscale.agent import drafts, words
 from easyscale.agent.balance import proposals
 from easyscale.agent.balance.planner import Place, plan
 from easyscale.agent.balance.profile import NS_PER_S, micro_steps
+from easyscale.agent.balance.sharing import NOT_SHARED, Sharing, arrange
 from easyscale.agent.balance.waste import Load, unused
 from easyscale.balance import FormerPlan
 from easyscale.errors import UsageError
@@ -60,6 +61,7 @@ class Book:
     rows: tuple[Row, ...]
     unit: int
     logical_workers: int
+    shared: Sharing = NOT_SHARED
 
     @property
     def work(self) -> int:
@@ -124,7 +126,7 @@ def of_job(job: str, view: JobView, *, measured_s: float | None) -> PlanFacts:
     if commit is None or spec is None:
         raise UsageError(f"job {job!r} has no plan yet", hint=f"easyscale status {job}")
     slots = drafts.slots_of(view)
-    book = _book(commit, slots, spec.logical_workers)
+    book = _book(commit, slots, spec.logical_workers, Sharing.of(view, slots))
     is_measured = any(row.is_measured for row in book.rows)
     record = view.speed
     is_of_it = record is not None and record.generation == commit.generation
@@ -153,7 +155,7 @@ def of_job(job: str, view: JobView, *, measured_s: float | None) -> PlanFacts:
     )
 
 
-def _book(commit: Commit, slots: Mapping[WorkerId, SlotRecord], n: int) -> Book:
+def _book(commit: Commit, slots: Mapping[WorkerId, SlotRecord], n: int, shared: Sharing) -> Book:
     ranks = drafts.ranks_of(commit)
     usable = {w: slot for w, slot in slots.items() if w in ranks or slot.state == "standby"}
     missing = [SlotRecord(w.slot, "", w) for w in ranks if w not in usable]
@@ -170,7 +172,7 @@ def _book(commit: Commit, slots: Mapping[WorkerId, SlotRecord], n: int) -> Book:
         )
         for worker in sorted({*usable, *ranks})
     ]
-    return Book(tuple(rows), NS_PER_S, n)
+    return Book(tuple(rows), NS_PER_S, n, shared)
 
 
 def _slow(book: Book) -> Row | None:
@@ -268,7 +270,9 @@ def _others(book: Book, *, slow: Row | None) -> tuple[Alternative, ...]:
 
 
 def _alternative(book: Book, rows: Iterable[Row], *, name: str, reason: str) -> Alternative:
-    layout = plan([row.place for row in rows], logical_workers=book.logical_workers)
+    n = book.logical_workers
+    places = arrange([row.place for row in rows], book.shared, logical_workers=n)
+    layout = plan(places, logical_workers=n)
     shares = sorted((len(held) for held in layout.ranks.values()), reverse=True)
     return Alternative(
         name=name,

@@ -1,11 +1,10 @@
 """Throughput against slots: a row a size with its bar, and what one slot of it brings; pure."""
 
-from collections import defaultdict
-from statistics import median
 from typing import Any, Final
 
 import msgspec
 
+from easyscale.agent.balance.sharing import interference
 from easyscale.balance import ProfilePoint, ProfileRecord
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
@@ -51,24 +50,6 @@ def profile_lines(job: str, record: ProfileRecord, *, cells: int, glyphs: Glyphs
     shared = _interference_lines(record, glyphs)
     gap: list[Line] = [()] if shared else []
     return [title, (), *columns(table, rows, cells, mark=glyphs.cut), *gap, *shared]
-
-
-def interference(record: ProfileRecord) -> dict[str, float]:
-    """Device -> how fast each of its slots is with all of them at work, against one alone."""
-    alone: dict[str, list[float]] = defaultdict(list)
-    shared: dict[str, list[float]] = defaultdict(list)
-    for point in record.points:
-        by_device: dict[str, list[float]] = defaultdict(list)
-        for place, seconds in point.micro_steps.items():
-            device, slash, _ = place.rpartition("/")
-            if slash and ":" in device:
-                by_device[device].append(seconds)
-        for device, times in by_device.items():
-            (alone if len(times) == 1 else shared)[device].append(median(times))
-    return {
-        device: median(alone[device]) / max(shared[device])
-        for device in sorted(alone.keys() & shared.keys())
-    }
 
 
 def _interference_lines(record: ProfileRecord, glyphs: Glyphs) -> list[Line]:

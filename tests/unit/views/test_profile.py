@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from easyscale.agent.balance.sharing import interference
 from easyscale.balance import ProfilePoint, ProfileRecord
 from easyscale_cli.plotting import draw_profile
 from easyscale_cli.views.glyphs import ASCII, UNICODE, Glyphs
 from easyscale_cli.views.layout import width
-from easyscale_cli.views.profile import interference, profile_json, profile_lines
+from easyscale_cli.views.profile import profile_json, profile_lines
 
 
 def point(fast: int, slow: int, step_s: float) -> ProfilePoint:

@@ -141,7 +141,8 @@ def first_cause(
         why_ended=cause.why_ended,
         victims=cause.victims,
         snapshot=_snapshot_line(snapshot, failure.step) if snapshot else "",
-        log=f"{worker.node}:{failure.log}",
+        # A worker that was not let start has printed nothing.
+        log=f"{worker.node}:{failure.log}" if failure.log else "",
         next_steps=_next_steps(cause, settings, snapshot),
         exit_code=exit_code,
     )

@@ -23,6 +23,8 @@ from easyscale.agent.code_check import CodeCheck
 from easyscale.agent.doors.chronicle import Chronicle
 from easyscale.agent.doors.control import swept_folder
 from easyscale.agent.doors.door import Door
+from easyscale.agent.doors.elastic import ElasticView
+from easyscale.agent.doors.orders import Orders
 from easyscale.agent.doors.prober import probe
 from easyscale.agent.folders import check_writable
 from easyscale.agent.hardware import surroundings
@@ -64,7 +66,13 @@ def launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str]
 
     Raises EasyScaleError for what makes the launch impossible. Call it in the main thread.
     """
-    with claim_name(settings) as claimed:
+    claim = claim_name(
+        settings.node_name,
+        job=settings.job_id,
+        endpoints=settings.store.endpoints,
+        is_chosen=settings.node_is_chosen,
+    )
+    with claim as claimed:
         settings = msgspec.structs.replace(settings, node_name=claimed.name)
         return _launch(settings, audience, notes=(*notes, *filter(None, (claimed.note,))))
 
@@ -108,14 +116,16 @@ class Driver:
         self._workers: dict[WorkerId, None] = {}
         self._exit: actions.Exit | None = None
         self._guard: LeaseGuard | None = None
-        self._door = Door(
+        self._orders = Orders(settings, state=lambda: self._state, post=self._inbox.put)
+        self._view = ElasticView(
             settings,
             self._audience,
-            host=_local_host(settings),
+            self._orders,
             state=lambda: self._state,
             store=lambda: self._link.opened,
-            post=self._inbox.put,
         )
+        self._door = Door(self._view, self._audience, environment=settings.environment)
+        self._door.bind(_local_host(settings))
         self._metrics = self._metrics_server()
         self._identity = _identity(settings, address=self._door.address)
         self._supervisor = Supervisor(
@@ -158,7 +168,9 @@ class Driver:
 
     def close(self) -> None:
         """End everything this agent started; a second call does nothing."""
-        self._door.close(self._exit)
+        if self._exit is not None:
+            self._door.say_last_word(code=self._exit.code, reason=self._exit.reason)
+        self._door.close()
         if self._metrics is not None:
             self._metrics.close()
         if self._devices_file is not None:
@@ -196,7 +208,7 @@ class Driver:
         known = self._state.commit
         self._state, wanted, reason = machine.step(self._state, event, _now())
         if self._state.commit is not None and self._state.commit is not known:
-            self._door.follow(self._state.commit)
+            self._view.follow(self._state.commit, wall_s=time.time())
         if reason:
             log.info("%s", reason, extra={"event": type(event).__name__})
         for action in wanted:
@@ -205,8 +217,9 @@ class Driver:
     def _attend(self, event: events.AgentEvent) -> None:
         """Keep what stands beside the machine current: lease guard, local door, own workers."""
         match event:
-            case events.JobOpened(spec=spec):
-                self._door.open(self._identity.node, spec)
+            case events.JobOpened():
+                # The machine has not taken it in yet, and the door opens for who knows its token.
+                self._door.open()
                 self._start_metrics()
                 self._post_guard()
             case events.Enrolled():
@@ -248,7 +261,7 @@ class Driver:
             return None
         from easyscale.agent.doors.metrics_server import MetricsServer  # noqa: PLC0415 - only who asks
 
-        return MetricsServer(self._settings.metrics_port, self._door.teller.seen)
+        return MetricsServer(self._settings.metrics_port, self._view.seen)
 
     def _start_metrics(self) -> None:
         if self._metrics is not None:
@@ -297,7 +310,7 @@ class Driver:
             ):
                 self._link.take(action)
             case actions.FindSlots():
-                self._door.find_slots(action)
+                self._orders.find_slots(action)
             case actions.Probe():
                 self._probe(action)
             case actions.DeleteSnapshots(names=names):

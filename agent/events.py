@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from easyscale.agent import store_events
 from easyscale.agent.hardware.gpu_health import Trouble
 from easyscale.messages import FromWorker, StepReport
 from easyscale.model import JobSpec, SnapshotRecord, Wish, WorkerId
@@ -125,22 +126,10 @@ class Enrolled(Event, frozen=True, kw_only=True):
     create_revision: int
 
 
-class LeaseEnded(Event, frozen=True, kw_only=True):
-    """The store ended our lease; registering again is under way."""
-
-    reason: str
-
-
-class StoreAway(Event, frozen=True, kw_only=True):
-    """No endpoint answers: training goes on, changes wait."""
-
-    reason: str
-
-
-class StoreBack(Event, frozen=True, kw_only=True):
-    """The store answers again after `silent_s`."""
-
-    silent_s: float
+# What every agent hears of its registration and its store.
+LeaseEnded = store_events.LeaseEnded
+StoreAway = store_events.StoreAway
+StoreBack = store_events.StoreBack
 
 
 class Elected(Event, frozen=True, kw_only=True):

@@ -6,11 +6,11 @@ tells agents of one host apart at once; whether another host has the name, the s
 
 import hashlib
 import socket
+from collections.abc import Sequence
 from itertools import count
 from types import TracebackType
 from typing import Self
 
-from easyscale.agent.settings import LaunchSettings
 from easyscale.errors import UsageError
 
 
@@ -42,31 +42,29 @@ class NodeName:
             claim.close()
 
 
-def claim_name(settings: LaunchSettings) -> NodeName:
+def claim_name(wanted: str, *, job: str, endpoints: Sequence[str], is_chosen: bool) -> NodeName:
     """Take the node's name, or the first of `NAME-2`, `NAME-3`, ... that is free on this host.
 
     Raises UsageError for a taken name that the person chose.
     """
-    wanted = settings.node_name
-    if not settings.store.endpoints:
+    if not endpoints:
         return NodeName(wanted, (), wanted=wanted)  # nobody else can come to an etcd of our own
     for number in count(1):
         name = wanted if number == 1 else f"{wanted}-{number}"
-        claim = _claim(settings, name)
+        claim = _claim(name, job=job, endpoints=endpoints)
         if claim is not None:
             return NodeName(name, (claim,), wanted=wanted)
-        if settings.node_is_chosen:
+        if is_chosen:
             break
     raise UsageError(
-        f"node name {wanted!r} is taken: another agent of this host trains"
-        f" {settings.job_id!r} under it",
+        f"node name {wanted!r} is taken: another agent of this host trains {job!r} under it",
         hint=f"--node-name {wanted}-2, or no --node-name",
     )
 
 
-def _claim(settings: LaunchSettings, name: str) -> socket.socket | None:
+def _claim(name: str, *, job: str, endpoints: Sequence[str]) -> socket.socket | None:
     """Bind the name in the kernel's own name space, where no file can be left behind."""
-    meaning = (socket.gethostname(), settings.job_id, *sorted(settings.store.endpoints), name)
+    meaning = (socket.gethostname(), job, *sorted(endpoints), name)
     digest = hashlib.sha256("\n".join(meaning).encode()).hexdigest()
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:

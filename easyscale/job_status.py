@@ -21,9 +21,10 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     determinism: str | None
     era: int
     generation: int
-    step: int
+    #: None, as the epoch, in a job whose steps nobody knows: one without logical workers.
+    step: int | None
     steps: int | None
-    epoch: int
+    epoch: int | None
     epochs: int | None
     started: str | None
     elapsed_s: float | None
@@ -106,8 +107,9 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """What changed since the start, and the newest changes, newest first."""
 
     count: int
-    paused_s: float
-    steps_lost: int
+    #: None, as the steps, where nobody knows the steps between which a change lies.
+    paused_s: float | None
+    steps_lost: int | None
     last: tuple[JobEvent, ...] = ()
 
 
@@ -151,7 +153,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     changes: Changes
     snapshot: SnapshotFacts | None = None
     budget: Budget
-    store: StoreFacts
+    #: None where the job has none: its one node meets nobody.
+    store: StoreFacts | None
 
 
 class Closing(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from easyscale.agent.doors.dialogue import AgentRefused, AgentSilent
+from easyscale.agent.plain.left_logs import left_logs, read_left
 from easyscale.agent.processes.log_files import (
     LogFile,
     Piece,
@@ -44,10 +45,13 @@ class FolderShelf:
 
     def files(self) -> list[LogFile]:
         nodes = nodes_with_logs(self.folder)
-        return [file for node in nodes for file in log_files(self.folder, node)]
+        elastic = [file for node in nodes for file in log_files(self.folder, node)]
+        return elastic or left_logs(self.folder)
 
     def piece(self, file: LogFile, *, offset: int, since_s: float | None) -> Piece | None:
         try:
+            if file.name.startswith("attempt_"):
+                return read_left(self.folder, file, offset=offset)
             return read_piece(self.folder / file.node, file.name, offset=offset, since_s=since_s)
         except OSError:
             return None

@@ -31,6 +31,7 @@ def found(
         yield LocalJob(agents, apart_from=apart_from)
         return
     from easyscale_cli import stored
+    from easyscale_cli.stored_plain import StoredPlainJob, stored_plain_jobs
 
     settings = stored.etcd_settings(asked)
     if name in here and _is_in(here[name], str(settings)):
@@ -40,11 +41,14 @@ def found(
         if name is not None and stored.exists(store, name):
             yield stored.StoredJob(name, store, apart_from=apart_from)
             return
-        if name in here:  # an etcd of its own, whatever the environment names
+        plain = stored_plain_jobs(store)
+        if name in here and name not in plain:  # an etcd of its own, whatever is named
             yield LocalJob(here[name], apart_from=apart_from)
             return
-        job = _choose(name, stored.stored_jobs(store), place=f"in {settings}", command=command)
-        yield stored.StoredJob(job, store, apart_from=apart_from)
+        known = sorted({*stored.stored_jobs(store), *plain})
+        job = _choose(name, known, place=f"in {settings}", command=command)
+        kind = StoredPlainJob if job in plain else stored.StoredJob
+        yield kind(job, store, apart_from=apart_from)
 
 
 def _is_in(agents: Sequence[LocalAgent], endpoints: str) -> bool:

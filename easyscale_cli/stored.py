@@ -8,10 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from easyscale.agent.balance.explain import of_job
-from easyscale.agent.doors.dialogue import AgentSilent
 from easyscale.agent.doors.status import status_of
 from easyscale.balance import ProfileRecord
 from easyscale.errors import FormatError, OutcomeUnknown, StoreUnreachable
@@ -23,17 +20,13 @@ from easyscale.rendezvous.formats import refuse_other_format
 from easyscale.rendezvous.keys import ROOT, JobKeys, job_of
 from easyscale.rendezvous.store import Put, Store
 from easyscale.rendezvous.view import JobView
+from easyscale_cli.afar import Afar
 from easyscale_cli.connection import (
-    AgentEnded,
     Events,
-    Listening,
     Offered,
-    OnlyAtTheAgent,
     Story,
-    story_of,
-    with_own_slots,
 )
-from easyscale_cli.roads import Road, reached, remote_roads
+from easyscale_cli.roads import Road, remote_roads
 
 _CONNECT_TIMEOUT_S = 5.0
 _CALL_TIMEOUT_S = 5.0
@@ -49,11 +42,7 @@ class StoredJob:
         self._store = store
         self._keys = JobKeys.of(job)
         self._view = JobView()
-        self._me = secrets.token_hex(4)
-        self._listening = Listening(self.roads)
-        #: The agent that answered for the job last.
-        self._spoke: Road | None = None
-        self._known: Sequence[Road] = ()
+        self._afar = Afar(job, roads=self.roads, nodes=lambda: tuple(self._view.nodes))
 
     def view(self) -> JobView:
         """The job's records now; raises FormatError for those of another version."""
@@ -79,26 +68,7 @@ class StoredJob:
 
     def closely(self, *, watches: bool = False) -> Glance:
         """By an agent that can be reached; what is recorded stands where none can."""
-        if self._spoke is not None:
-            try:
-                return self._seen_by(self._spoke, watches=watches)
-            except AgentSilent:
-                self._spoke = None
-        for road in reached(self.roads()):
-            try:
-                glance = self._seen_by(road, watches=watches)
-            except AgentSilent:
-                continue
-            self._spoke = road
-            return glance
-        return self.glance(watches=watches)
-
-    def _seen_by(self, road: Road, *, watches: bool) -> Glance:
-        arguments = {"watcher": self._me} if watches else {}
-        glance = msgspec.convert(road.ask("status", arguments), Glance)
-        if glance.closing is not None or len({slot.node for slot in glance.status.slots}) <= 1:
-            return glance
-        return with_own_slots(glance, [each for each in self._known if each.node != road.node])
+        return self._afar.closely(watches=watches) or self.glance(watches=watches)
 
     def wish(self, wish: Wish) -> str:
         wish_id = secrets.token_hex(8)
@@ -126,18 +96,10 @@ class StoredJob:
         return self.view().profile
 
     def events(self, after: int, *, watches: bool = False) -> Events:
-        try:
-            return self._listening.events(after, watches=watches)
-        except AgentSilent as error:
-            if self._listening.has_heard and not self._view.nodes:
-                raise AgentEnded(f"the agents of job {self.id!r} have ended") from error
-            raise self._only_there("events", error) from error
+        return self._afar.events(after, watches=watches)
 
     def story(self, *, node: str | None = None, rank: int | None = None) -> Story:
-        try:
-            return story_of(self.id, self.roads(), node=node, rank=rank)
-        except AgentSilent as error:
-            raise self._only_there("status --story", error) from error
+        return self._afar.story(node=node, rank=rank)
 
     def roads(self) -> Sequence[Road]:
         view = self.view()
@@ -147,24 +109,11 @@ class StoredJob:
         )
         token = view.spec.token if view.spec is not None else ""
         addresses = [(name, node.record.address) for name, node in nodes]
-        self._known = remote_roads(addresses, token)
-        return self._known
+        return remote_roads(addresses, token)
 
     def set_devices(self, node: str, word: str, *, by: str) -> Offered | None:
         del node, word, by
         return None
-
-    def _only_there(self, command: str, silence: AgentSilent) -> OnlyAtTheAgent:
-        nodes = sorted(self._view.nodes)
-        if not nodes:
-            return OnlyAtTheAgent(
-                f"what happened in job {self.id!r} is told by its agents, and all have ended",
-                hint=f"easyscale status {self.id} --once, and the logs on its nodes",
-            )
-        return OnlyAtTheAgent(
-            f"what happened in job {self.id!r} is told by its agents; {silence.message}",
-            hint=f"on {nodes[0]}: easyscale {command} {self.id}",
-        )
 
 
 def etcd_settings(asked: Mapping[str, Any]) -> EtcdSettings:

@@ -191,12 +191,12 @@ FAMILIES: Sequence[Family] = (
     _job(
         "easyscale_store_reachable",
         "1 while etcd answers this agent.",
-        lambda it: it.store.reachable,
+        lambda it: None if it.store is None else it.store.reachable,
     ),
     _job(
         "easyscale_store_silent_seconds",
         "For how long etcd has been silent.",
-        lambda it: it.store.silent_s,
+        lambda it: None if it.store is None else it.store.silent_s,
     ),
     _slot("easyscale_slot_ranks", "Logical ranks of the slot.", lambda it: len(it.ranks)),
     _slot(

@@ -15,7 +15,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -72,14 +72,14 @@ class RemoteDoor:
         self._listener = socket.create_server((host, 0), family=family, backlog=128)
         port = self._listener.getsockname()[1]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._token = ""
+        self._token: Callable[[], str] = str
         self._handlers: Mapping[str, Handler] = {}
         self._places = threading.BoundedSemaphore(_MOST_AT_ONCE)
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="remote-door", daemon=True)
 
-    def open(self, *, token: str, handlers: Mapping[str, Handler]) -> None:
-        """Begin to answer those who know the token."""
+    def open(self, *, token: Callable[[], str], handlers: Mapping[str, Handler]) -> None:
+        """Begin to answer those who know the token, which is asked for each time: it may change."""
         self._token, self._handlers = token, handlers
         self._thread.start()
 
@@ -121,11 +121,12 @@ class RemoteDoor:
         lines = Lines(connection, deadline=time.monotonic() + _HELLO_S)
         head = msgspec.json.decode(lines.next(limit=_MAX_HEAD_BYTES), type=Proven)
         asked = lines.next(limit=MAX_QUESTION_BYTES)
-        proof = _proof(self._token, "ask", challenge, head.nonce, asked)
-        if not hmac.compare_digest(proof.encode(), head.proof.encode()):
+        token = self._token()
+        proof = _proof(token, "ask", challenge, head.nonce, asked)
+        if not token or not hmac.compare_digest(proof.encode(), head.proof.encode()):
             raise PermissionError("it does not know the job's token")
         answer = answer_to(asked, self._handlers)
-        proof = _proof(self._token, "answer", challenge, head.nonce, answer)
+        proof = _proof(token, "answer", challenge, head.nonce, answer)
         connection.settimeout(_SEND_S)
         connection.sendall(_line(Answered(proof)) + answer + b"\n")
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from easyscale.agent.plain.values import Fault, Member, Outcome, Report, Round
+from easyscale.model import Wish
 from easyscale.reports import FirstCause, JobEvent, Summary
 
 
@@ -23,6 +24,27 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True):
     """Say what became of this node's workers."""
 
     report: Report
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Put what a person asked of the job where its nodes meet."""
+
+    wish_id: str
+    wish: Wish
+
+
+class Settle(msgspec.Struct, frozen=True, kw_only=True):
+    """Take a wish away that was done, or say in it why this node cannot do it."""
+
+    wish_id: str
+    refused: Wish | None = None
+
+
+class FindSlots(msgspec.Struct, frozen=True, kw_only=True):
+    """See which slots a wish names; answered by SlotsChanged or SlotsRefused."""
+
+    wish_id: str
+    wish: Wish
 
 
 class StartWorkers(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +85,9 @@ PlainAction = (
     Offer
     | Write
     | Publish
+    | Ask
+    | Settle
+    | FindSlots
     | StartWorkers
     | SignalWorkers
     | KillWorkers

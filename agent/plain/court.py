@@ -55,6 +55,15 @@ def decide(sight: Sight, terms: Terms, waited: Waited, patience: Patience) -> De
     """The next thing to write, or None."""
     if sight.outcome is not None:
         return None
+    decision = _decide(sight, terms, waited, patience)
+    if sight.stop is None or isinstance(decision, Outcome):
+        return decision
+    restarts = sight.round.restarts if sight.round is not None else 0
+    reason = f"stopped by {sight.stop.by or 'a wish'}"
+    return Outcome(exit_code=ExitCode.DONE, reason=reason, restarts=restarts, is_stop=True)
+
+
+def _decide(sight: Sight, terms: Terms, waited: Waited, patience: Patience) -> Decision:
     if sight.round is None:
         return _first(sight, terms, waited, patience)
     if sight.round.phase is RoundPhase.RUNNING:
@@ -63,7 +72,7 @@ def decide(sight: Sight, terms: Terms, waited: Waited, patience: Patience) -> De
 
 
 def _first(sight: Sight, terms: Terms, waited: Waited, patience: Patience) -> Decision:
-    if len(sight.offers) < terms.min_nodes:
+    if len(sight.staying) < terms.min_nodes:
         return _too_few(sight, terms, waited, patience)
     if not _is_full(sight, terms) and waited.quiet_s < patience.last_call_s:
         return None
@@ -83,6 +92,8 @@ def _judge(sight: Sight, running: Round, terms: Terms) -> Decision:
         return _stopped(running, why, lost=tuple(gone))
     if any(m.node in done and m.workers for m in running.members):
         return None  # nearly over: nobody is asked to begin again for more or other devices
+    if drained := [m.node for m in running.members if sight.leaving(m.node)]:
+        return _stopped(running, f"drained {listed(drained)}", drained=tuple(drained))
     newcomers = _newcomers(sight, running, terms)
     if newcomers and _has_need(running, terms):
         return _stopped(running, f"{listed(newcomers)} joined", joined=tuple(newcomers))
@@ -91,12 +102,9 @@ def _judge(sight: Sight, running: Round, terms: Terms) -> Decision:
     return None
 
 
-def _stopped(
-    running: Round, reason: str, *, lost: tuple[str, ...] = (), joined: tuple[str, ...] = ()
-) -> Round:
-    return msgspec.structs.replace(
-        running, phase=RoundPhase.STOPPING, reason=reason, lost=lost, joined=joined
-    )
+def _stopped(running: Round, reason: str, **changed: tuple[str, ...]) -> Round:
+    """`changed`: the nodes that were lost, drained, or joined."""
+    return msgspec.structs.replace(running, phase=RoundPhase.STOPPING, reason=reason, **changed)
 
 
 def _after(
@@ -113,7 +121,7 @@ def _after(
         fault = first_fault(faults)
         if fault.is_hopeless or restarts > terms.max_restarts:
             return _failed(stopping, fault, terms)
-    if len(sight.offers) < terms.min_nodes:
+    if len(sight.staying) < terms.min_nodes:
         return _too_few(sight, terms, waited, patience)
     reason = f"restart {restarts} of {terms.max_restarts}" if is_charged else stopping.reason
     return next_round(sight, terms, restarts=restarts, reason=reason)
@@ -123,7 +131,7 @@ def next_round(sight: Sight, terms: Terms, *, restarts: int, reason: str) -> Rou
     """A round of the nodes that are there, with new ranks where it must be."""
     before = sight.round
     names = [member.node for member in before.members] if before else []
-    by_name = {offer.node: offer for offer in sight.offers}
+    by_name = {offer.node: offer for offer in sight.staying}
     order = ranks.order_nodes(names, by_name, most=terms.max_nodes)
     offers = [by_name[node] for node in order]
     return round_of(
@@ -237,6 +245,6 @@ def _has_need(running: Round, terms: Terms) -> bool:
 
 def _newcomers(sight: Sight, running: Round, terms: Terms) -> list[str]:
     known = {(member.node, member.incarnation) for member in running.members}
-    new = [o.node for o in sight.offers if (o.node, o.incarnation) not in known]
+    new = [o.node for o in sight.staying if (o.node, o.incarnation) not in known]
     room = None if terms.max_nodes is None else terms.max_nodes - len(running.members)
     return new[:room]

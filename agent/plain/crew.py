@@ -16,9 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from easyscale.agent.doors.control import swept_folder
 from easyscale.agent.plain import contract, orphans, witness
 from easyscale.agent.plain.events import WorkerExited, WorkerStarted
 from easyscale.agent.plain.keeper_link import Answer, KeeperLink, Order
+from easyscale.agent.plain.kept import Who
 from easyscale.agent.plain.settings import NEW_PIPE, PlainSettings
 from easyscale.agent.plain.values import Fault, Member, Round
 from easyscale.agent.plain.watchdog import Watchdog
@@ -62,7 +64,13 @@ class Crew:
         self._lock = threading.RLock()
         self._workers: dict[int, _Worker] = {}
         self._next = 0
-        self.logs = RunLogs(settings.logs, job_id=settings.job_id, role=settings.role, show=show)
+        self.logs = RunLogs(
+            settings.logs,
+            job_id=settings.job_id,
+            node=settings.node_name,
+            role=settings.role,
+            show=show,
+        )
         orphans.adopt_orphans()
         self._watchdog = self._open_watchdog(tell) if settings.watchdog else None
         self._keeper = self._spawn_keeper()
@@ -81,7 +89,13 @@ class Crew:
             with self._lock:
                 name = self._next
                 self._next += 1
-            output = self.logs.prepare(attempt, local_rank, ended=partial(self._fall_silent, name))
+            who = Who(
+                round=round_.number,
+                local_rank=local_rank,
+                rank=member.first_rank + local_rank,
+                slot=member.places[local_rank],
+            )
+            output = self.logs.prepare(attempt, who, ended=partial(self._fall_silent, name))
             worker = _Worker(
                 round=round_,
                 member=member,
@@ -122,7 +136,8 @@ class Crew:
         )
 
     def _spawn_keeper(self) -> KeeperLink:
-        return KeeperLink(hear=self._hear, lost=self._lose)
+        sockets = swept_folder(self._settings.environment)
+        return KeeperLink(hear=self._hear, lost=self._lose, sockets=sockets)
 
     def see_slots(self, environments: Mapping[str, Mapping[str, str]]) -> None:
         """What workers on these slots see from the next round on."""

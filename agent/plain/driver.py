@@ -14,17 +14,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import msgspec
 
+from easyscale.agent.doors.chronicle import Chronicle
+from easyscale.agent.doors.door import Door
 from easyscale.agent.plain import actions, contract, events, lead, machine
 from easyscale.agent.plain.crew import Crew
 from easyscale.agent.plain.meeting import LocalMeeting, Meeting
 from easyscale.agent.plain.ports import HeldPort
 from easyscale.agent.plain.settings import PlainSettings
+from easyscale.agent.plain.slot_finder import SlotFinder
 from easyscale.agent.plain.state import Now
 from easyscale.agent.plain.values import Fault, Offer
+from easyscale.agent.plain.view import PlainView
 from easyscale.errors import EasyScaleError
 from easyscale.reports import (
     Audience,
@@ -36,9 +40,6 @@ from easyscale.reports import (
     Summary,
     stamp,
 )
-
-if TYPE_CHECKING:
-    from easyscale.agent.hardware.devices_file import DevicesFile
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +63,15 @@ def launch(settings: PlainSettings, audience: Audience, *, notes: Sequence[str] 
     with contextlib.ExitStack() as undo:
         if settings.meets:
             from easyscale.agent.node_name import claim_name  # noqa: PLC0415 - loads much
-            from easyscale.agent.plain.etcd_meeting import as_elastic  # noqa: PLC0415 - loads much
 
-            claimed = undo.enter_context(claim_name(as_elastic(settings)))
+            claimed = undo.enter_context(
+                claim_name(
+                    settings.node_name,
+                    job=settings.job_id,
+                    endpoints=settings.store.endpoints,
+                    is_chosen=settings.node_is_chosen,
+                )
+            )
             settings = msgspec.structs.replace(settings, node_name=claimed.name)
             notes = (*notes, *filter(None, (claimed.note,)))
         undo.callback(audience.close)
@@ -78,7 +85,7 @@ class Driver:
 
     def __init__(self, settings: PlainSettings, audience: Audience) -> None:
         self._settings = settings
-        self._audience = audience
+        self._audience = Chronicle(audience)
         self._inbox: queue.SimpleQueue[events.PlainEvent | Failed] = queue.SimpleQueue()
         self._incarnation = secrets.token_hex(4)
         self._state = machine.begin(settings, self._incarnation, _now())
@@ -87,7 +94,18 @@ class Driver:
         self._exit: actions.Exit | None = None
         self._crew = Crew(settings, post=self._inbox.put, show=self._show, tell=self._note)
         self._meeting: Meeting = self._open_meeting()
-        self._devices_file = self._follow_devices() if settings.devices_file else None
+        self._finder = SlotFinder(
+            settings, see=self._crew.see_slots, post=self._inbox.put, tell=self._note
+        )
+        self._view = PlainView(
+            self._audience,
+            self._crew.logs.kept,
+            self._meeting,
+            self._finder,
+            state=lambda: self._state,
+            post=self._inbox.put,
+        )
+        self._door = Door(self._view, self._audience, environment=settings.environment)
 
     def run(self, *, notes: Sequence[str]) -> int:
         for number in {*self._settings.stop_signals, *_PASSED_ON}:
@@ -96,39 +114,23 @@ class Driver:
                 signal.signal(number, self._take_signal)
         self._open_audience(notes)
         self._meeting.start()
-        if self._devices_file is not None:
-            self._devices_file.start()
+        self._finder.start()
         while self._exit is None:
             self._handle(self._next_event())
         log.info("agent ends", extra={"code": self._exit.code, "reason": self._exit.reason})
         return self._exit.code
 
     def close(self) -> None:
-        """End everything this agent started."""
-        if self._devices_file is not None:
-            self._devices_file.close()
+        """End everything this agent started; who watches the job is told first how it ended."""
+        if self._exit is not None:
+            self._door.say_last_word(code=self._exit.code, reason=self._exit.reason)
+        self._door.close()
+        self._finder.close()
         self._crew.close()
         self._meeting.close()
         for port in self._ports:
             port.release()
         self._crew.logs.remove_empty()
-
-    def _follow_devices(self) -> "DevicesFile":
-        """A packed job's slots may change while it runs: its ranks then start again on others."""
-        from easyscale.agent.hardware import devices, devices_file  # noqa: PLC0415 - loads much
-
-        def offer(found: devices.Offer, reason: str) -> None:
-            seen = {slot.name: devices.slot_environment(slot) for slot in found.slots}
-            self._crew.see_slots(seen)
-            self._inbox.put(events.SlotsChanged(places=tuple(seen), reason=reason))
-
-        return devices_file.DevicesFile(
-            Path(self._settings.devices_file),
-            threads_per_worker=1,
-            visible=self._settings.environment.get("CUDA_VISIBLE_DEVICES"),
-            offer=offer,
-            refuse=self._note,
-        )
 
     def _open_meeting(self) -> Meeting:
         settings = self._settings
@@ -165,13 +167,22 @@ class Driver:
 
     def _handle(self, event: events.PlainEvent) -> None:
         if isinstance(event, events.Met):
-            self._address = self._settings.local_address or event.address or self._address
-            self._perform(actions.Offer(places=self._settings.slots))
+            self._meet(event)
         self._state, wanted, reason = machine.step(self._state, event, _now())
         if reason:
             log.info("%s", reason, extra={"event": type(event).__name__})
+            self._view.note(type(event).__name__, reason)
         for action in wanted:
             self._perform(action)
+
+    def _meet(self, event: events.Met) -> None:
+        """Other nodes can reach this one from now on, and so can who asks about the job."""
+        self._address = self._settings.local_address or event.address or self._address
+        self._view.meet(event.token)
+        if event.token:
+            self._door.bind(self._address)
+        self._door.open()
+        self._perform(actions.Offer(places=self._settings.slots))
 
     # --- actions -------------------------------------------------------------------------------
 
@@ -180,9 +191,15 @@ class Driver:
             case actions.Offer(places=places):
                 self._meeting.offer(self._offer(places))
             case actions.Write():
-                self._meeting.write(action)
+                self._meeting.decide(action)
             case actions.Publish(report=report):
                 self._meeting.publish(report)
+            case actions.Ask():
+                self._meeting.ask(action)
+            case actions.Settle():
+                self._meeting.settle(action)
+            case actions.FindSlots():
+                self._finder.grant(action)
             case actions.StartWorkers(round=round_, member=member):
                 self._crew.start(round_, member)
                 # The next round gets another port: what is left of this one's store may linger.
@@ -217,6 +234,7 @@ class Driver:
             role=self._settings.role,
             places=places,
             port=self._ports[-1].number,
+            door=self._door.address,
         )
 
     def _with_logs(self, summary: Summary) -> Summary:

@@ -2,7 +2,9 @@
 
 import msgspec
 
+from easyscale.agent import store_events
 from easyscale.agent.plain.values import Fault, Sight
+from easyscale.model import Wish
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +21,8 @@ class Met(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     #: What others connect to on this node.
     address: str
+    #: What lets the job's agents and tools talk to each other; empty: nobody elsewhere may ask.
+    token: str = ""
 
 
 class WorkerStarted(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,20 +51,28 @@ class SlotsChanged(msgspec.Struct, frozen=True, kw_only=True):
 
     places: tuple[str, ...]
     reason: str
+    #: The wish that this does, if it came as one.
+    wish_id: str = ""
 
 
-class StoreAway(msgspec.Struct, frozen=True, kw_only=True):
+class SlotsRefused(msgspec.Struct, frozen=True, kw_only=True):
+    """The slots that a wish named are not on this node."""
+
+    wish_id: str
     reason: str
 
 
-class LeaseEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """The registration of this node ended although it lives."""
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody on this machine asks something of the job."""
 
-    reason: str
+    wish_id: str
+    wish: Wish
 
 
-class StoreBack(msgspec.Struct, frozen=True, kw_only=True):
-    silent_s: float
+# What every agent hears of its registration and its store.
+LeaseEnded = store_events.LeaseEnded
+StoreAway = store_events.StoreAway
+StoreBack = store_events.StoreBack
 
 
 class Ticked(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +86,8 @@ PlainEvent = (
     | WorkerExited
     | Signalled
     | SlotsChanged
+    | SlotsRefused
+    | Asked
     | StoreAway
     | LeaseEnded
     | StoreBack

@@ -259,7 +259,7 @@ def _kill(pid: int, number: int) -> None:
 
 
 def main() -> int:
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    descriptor, parent, sockets = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     for number in _FOR_THE_AGENT:
         signal.signal(number, signal.SIG_IGN)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -269,7 +269,15 @@ def main() -> int:
             keeper.serve()
         finally:
             keeper.end()
+            _sweep(sockets, parent)
     return 0
+
+
+def _sweep(folder: str, agent: int) -> None:
+    """Remove the socket of an agent that was killed."""
+    if folder and os.getppid() != agent:
+        for path in Path(folder).glob(f"*-{agent}.sock"):
+            path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

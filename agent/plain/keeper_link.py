@@ -44,7 +44,10 @@ class Answer(msgspec.Struct, frozen=True):
 class KeeperLink:
     """One keeper process. Orders return at once; answers come on a thread of the link."""
 
-    def __init__(self, *, hear: Callable[[Answer], None], lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, *, hear: Callable[[Answer], None], lost: Callable[[str], None], sockets: Path | None
+    ) -> None:
+        """`sockets`: where this agent's own lies, which goes with an agent that is killed."""
         self._hear = hear
         self._lost = lost
         self._is_closing = False
@@ -58,7 +61,7 @@ class KeeperLink:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", str(Path(keeper.__file__).resolve())),
-                    *(str(theirs.fileno()), str(os.getpid())),
+                    *(str(theirs.fileno()), str(os.getpid()), str(sockets or "")),
                 ],
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

@@ -143,7 +143,8 @@ def _exit(turn: Turn, outcome: Outcome) -> None:
     state = turn.state
     number = state.round.number if state.round else 0
     if outcome.exit_code == ExitCode.DONE:
-        turn.tell(EventKind.FINISHED, outcome.reason)
+        kind = EventKind.STOPPED if outcome.is_stop else EventKind.FINISHED
+        turn.tell(kind, outcome.reason)
         elapsed_s = turn.now.s - state.began_s
         told = summary(state.settings, outcome, elapsed_s=elapsed_s, rounds=number, log_dir="")
         turn.do(actions.Conclude(summary=told))

@@ -11,8 +11,10 @@ import math
 from dataclasses import replace
 from typing import assert_never
 
+import msgspec
+
 from easyscale.agent import words
-from easyscale.agent.plain import actions, events, lead, leave
+from easyscale.agent.plain import actions, events, lead, leave, wishes
 from easyscale.agent.plain.settings import PlainSettings
 from easyscale.agent.plain.state import Now, Phase, State, Turn, Worker
 from easyscale.agent.plain.values import (
@@ -62,9 +64,14 @@ def step(
         case events.Signalled():
             leave.take_signal(turn, event.number)
         case events.SlotsChanged():
-            turn.set(places=event.places)
-            turn.tell(EventKind.NOTE, event.reason)
-            turn.do(actions.Offer(places=event.places))
+            _change_slots(turn, event)
+        case events.SlotsRefused(wish_id=wish_id, reason=reason):
+            if (wish := turn.state.sight.wishes.get(wish_id)) is not None:
+                refused = msgspec.structs.replace(wish, refused=reason)
+                turn.do(actions.Settle(wish_id=wish_id, refused=refused))
+        case events.Asked(wish_id=wish_id, wish=wish):
+            turn.do(actions.Ask(wish_id=wish_id, wish=wish))
+            turn.because(f"{wish.by or 'somebody'} asks: {wish.kind} {wish.node}".rstrip())
         case events.LeaseEnded():
             # Others may have gone on without this node: it asks to take part again.
             turn.do(actions.Offer(places=turn.state.places))
@@ -81,6 +88,7 @@ def step(
     _keep_time(turn)
     if turn.state.sight.round is not None and turn.state.sight.outcome is None:
         _follow(turn, turn.state.sight.round)
+    wishes.take(turn)
     if turn.state.leads:
         lead.decide(turn)
     return turn.state, tuple(turn.actions), "; ".join(turn.reasons)
@@ -128,6 +136,14 @@ def _see(turn: Turn, event: events.Seen) -> None:
         leave.take_outcome(turn, event.sight.outcome)
 
 
+def _change_slots(turn: Turn, event: events.SlotsChanged) -> None:
+    turn.set(places=event.places)
+    turn.tell(EventKind.NOTE, event.reason)
+    turn.do(actions.Offer(places=event.places))
+    if event.wish_id:
+        turn.do(actions.Settle(wish_id=event.wish_id))
+
+
 def _follow(turn: Turn, seen: Round) -> None:
     """Take part in the round that stands, or leave one that stops."""
     state = turn.state
@@ -155,6 +171,9 @@ def _follow(turn: Turn, seen: Round) -> None:
 def _tell_change(turn: Turn, seen: Round) -> None:
     for node in seen.lost:
         turn.tell(EventKind.LOST, seen.reason, node=node)
+    for node in seen.drained:
+        asked = turn.state.sight.leaving(node)
+        turn.tell(EventKind.DRAINED, asked.by if asked else "", node=node)
     for node in seen.joined:
         turn.tell(EventKind.JOINED, seen.reason, node=node)
 

@@ -5,11 +5,18 @@ Every method returns at once; what has changed is posted as `Seen`.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from easyscale.agent.plain import events
-from easyscale.agent.plain.actions import Write
+from easyscale.agent.plain.actions import Ask, Settle, Write
 from easyscale.agent.plain.values import Offer, Outcome, Report, RoundPhase, Sight
+
+
+class Where(NamedTuple):
+    """A store that a job's nodes meet at."""
+
+    endpoints: str
+    is_embedded: bool
 
 
 class Meeting(Protocol):
@@ -21,11 +28,23 @@ class Meeting(Protocol):
     def offer(self, offer: Offer) -> None:
         """Take part, or take part with other places."""
 
-    def write(self, decision: Write) -> None:
+    def decide(self, decision: Write) -> None:
         """As the leader: put it down, if what it rests on still stands."""
 
     def publish(self, report: Report) -> None:
         """Say what became of this node's workers."""
+
+    def ask(self, asked: Ask) -> None:
+        """Put a person's wish where all nodes see it."""
+
+    def settle(self, settled: Settle) -> None:
+        """Say that it was done, or why it cannot be."""
+
+    def where(self) -> Where | None:
+        """The store, as people name it; None: nodes do not meet, or have not yet."""
+
+    def whole(self) -> Sight | None:
+        """The whole job as it is now, for who asks; None where that cannot be said."""
 
     def close(self) -> None:
         """Take no part any more."""
@@ -45,7 +64,7 @@ class LocalMeeting:
     def offer(self, offer: Offer) -> None:
         self._show(replace(self._sight, offers=(offer,)))
 
-    def write(self, decision: Write) -> None:
+    def decide(self, decision: Write) -> None:
         value, before = decision.value, self._sight
         if decision.revision != before.revision:
             return
@@ -58,6 +77,22 @@ class LocalMeeting:
 
     def publish(self, report: Report) -> None:
         self._show(replace(self._sight, reports={self._node: report}))
+
+    def ask(self, asked: Ask) -> None:
+        wishes = {**self._sight.wishes, asked.wish_id: asked.wish}
+        self._show(replace(self._sight, wishes=wishes))
+
+    def settle(self, settled: Settle) -> None:
+        wishes = {k: w for k, w in self._sight.wishes.items() if k != settled.wish_id}
+        if settled.refused is not None:
+            wishes[settled.wish_id] = settled.refused
+        self._show(replace(self._sight, wishes=wishes))
+
+    def where(self) -> Where | None:
+        return None
+
+    def whole(self) -> Sight | None:
+        return self._sight
 
     def close(self) -> None:
         """Nobody else is there."""

@@ -5,6 +5,7 @@
         round                   the start of all workers that stands, or is being stopped
         report/<round>/<node>   what became of a node's workers
         outcome                 how it ended
+        wishes/<id>             what a person asks of it
         nodes/ leader gone/     as in every job: membership.py
 
 Every write of the leader compares its token and the round that it has seen.
@@ -12,10 +13,12 @@ Every write of the leader compares its token and the round that it has seen.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from easyscale.agent.plain.actions import Write
 from easyscale.agent.plain.values import Offer, Outcome, Report, Round, RoundPhase, Sight, Terms
 from easyscale.errors import JobConflict
-from easyscale.model import decode, encode
+from easyscale.model import Wish, decode, encode
 from easyscale.rendezvous.keys import JobKeys, check_name
 from easyscale.rendezvous.store import (
     Compare,
@@ -49,8 +52,8 @@ class PlainKeys:
         return f"{self.reports}{round_number}/{node}"
 
     def ranges(self, *, leads: bool) -> tuple[str, ...]:
-        """What an agent follows: the leader everything, others what it decides."""
-        return (self.prefix,) if leads else (self.round, self.outcome)
+        """What an agent follows: the leader everything, others what it or a person decides."""
+        return (self.prefix,) if leads else (self.round, self.outcome, self.common.wishes)
 
 
 def sight_of(view: View, keys: PlainKeys) -> Sight:
@@ -65,13 +68,19 @@ def sight_of(view: View, keys: PlainKeys) -> Sight:
         for each in written:
             name = each.key.removeprefix(folder)
             reports[name] = decode(each.value, Report, source=each.key)
-    entry = view.get(keys.outcome)
+    entry, terms = view.get(keys.outcome), view.get(keys.terms)
+    wishes = {
+        each.key.removeprefix(keys.common.wishes): decode(each.value, Wish, source=each.key)
+        for each in view.under(keys.common.wishes)
+    }
     return Sight(
         offers=tuple(decode(each.value, Offer, source=each.key) for each in nodes),
         round=round_,
         revision=found.mod_revision if found else 0,
         reports=reports,
         outcome=None if entry is None else decode(entry.value, Outcome, source=keys.outcome),
+        wishes=wishes,
+        terms=None if terms is None else decode(terms.value, Terms, source=keys.terms),
     )
 
 
@@ -104,13 +113,14 @@ def begin_anew(view: View, keys: PlainKeys, terms: Terms) -> Transaction:
         Delete(keys.round),
         Delete(keys.outcome),
         DeletePrefix(keys.reports),
+        DeletePrefix(keys.common.wishes),
         Put(keys.terms, encode(terms)),
     ]
 
 
 def refuse_other_terms(job_id: str, *, stands: Terms, asked: Terms) -> None:
     """Raise JobConflict where this launch asks for what the job's other nodes do not."""
-    if stands == asked:
+    if msgspec.structs.replace(stands, token=asked.token) == asked:
         return
     raise JobConflict(
         f"job {job_id!r} runs with {_told(stands)}; this launch says {_told(asked)}",

@@ -63,6 +63,8 @@ class State:
     short_since_s: float = 0.0
     #: What was written last and not seen yet.
     written_s: float | None = None
+    #: The wishes that this node has taken up.
+    taken: frozenset[str] = frozenset()
     met: bool = False
     told_waiting_s: float = -1e9
     away_since_s: float | None = None

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from easyscale.model import NodeRecord, Record
+from easyscale.errors import ExitCode
+from easyscale.model import NodeRecord, Record, Wish
 
 
 class Offer(NodeRecord, frozen=True, kw_only=True):
@@ -15,6 +16,8 @@ class Offer(NodeRecord, frozen=True, kw_only=True):
     role: str
     places: tuple[str, ...]
     port: int
+    #: Where its agent answers, HOST:PORT; empty: it has no door to other machines.
+    door: str = ""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,8 @@ class Round(Record, frozen=True, kw_only=True):
     #: Nodes whose coming or going stops it.
     joined: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    #: Nodes that somebody asked to leave.
+    drained: tuple[str, ...] = ()
 
     def member(self, node: str, incarnation: str) -> Member | None:
         return next(
@@ -119,6 +124,13 @@ class Outcome(Record, frozen=True, kw_only=True):
     restarts: int = 0
     #: Other workers that were stopped for it.
     victims: int = 0
+    #: A person stopped it before its scripts had ended.
+    is_stop: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        """All scripts have ended well: there is nothing left to do for who comes later."""
+        return self.exit_code == ExitCode.DONE and not self.is_stop
 
 
 class Terms(Record, frozen=True, kw_only=True):
@@ -128,6 +140,8 @@ class Terms(Record, frozen=True, kw_only=True):
     max_nodes: int | None
     max_restarts: int
     logical_workers: int | None
+    #: Of the job as it was begun this time; whoever knows it is answered by its agents.
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,25 @@ class Sight:
     #: By node, in the order in which they were written; of the present round only.
     reports: Mapping[str, Report] = field(default_factory=dict)
     outcome: Outcome | None = None
+    #: What somebody asks of the job, by id.
+    wishes: Mapping[str, Wish] = field(default_factory=dict)
+    #: Only in a view of the whole job.
+    terms: Terms | None = None
+
+    @property
+    def stop(self) -> Wish | None:
+        """Somebody asks the job to end."""
+        return next((wish for _, wish in sorted(self.wishes.items()) if wish.kind == "stop"), None)
+
+    @property
+    def staying(self) -> tuple[Offer, ...]:
+        """Who is there and was not asked to leave."""
+        return tuple(offer for offer in self.offers if self.leaving(offer.node) is None)
+
+    def leaving(self, node: str) -> Wish | None:
+        """What asks the whole node to leave."""
+        asked = [wish for wish in self.wishes.values() if wish.kind == "drain" and not wish.slots]
+        return next((wish for wish in asked if wish.node == node and not wish.refused), None)
 
     def offer(self, node: str, incarnation: str) -> Offer | None:
         return next(

@@ -62,10 +62,10 @@ def _next_steps(settings: PlainSettings, fault: Fault) -> tuple[str, ...]:
 def summary(
     settings: PlainSettings, outcome: Outcome, *, elapsed_s: float, rounds: int, log_dir: str
 ) -> Summary:
-    """The closing lines of a job that finished."""
+    """The closing lines of a job that finished, or was stopped by a person."""
     return Summary(
         job=settings.job_id,
-        finished=True,
+        finished=outcome.is_finished,
         step=None,
         epochs=None,
         elapsed_s=elapsed_s,

@@ -8,12 +8,14 @@ n counts rounds, so that no change of membership ever takes an earlier round's l
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from easyscale.agent.plain.pipes import PipeReader
+from easyscale.agent.plain.kept import KeptLogs, KeptStream, Who
 from easyscale.agent.plain.settings import LogSettings, Std
+from easyscale.agent.processes.pipes import CHUNK_BYTES, PipeReader, PipeReading
 from easyscale.reports import Source, Stream
 
 #: Of stderr, for the traceback that explains a failure.
@@ -34,10 +36,15 @@ class WorkerOutput:
         self.ended = ended
         #: What the worker gets as its standard output and error; closed once it has started.
         self.theirs: dict[Stream, int] = {}
-        #: Our ends, while they are read.
+        #: Our ends, until they are read; and what is read of them.
         self.pipes: dict[Stream, int] = {}
+        self.readings: dict[Stream, PipeReading] = {}
+        #: The streams of which more may come.
+        self.open: set[Stream] = set()
         self.files: dict[Stream, int] = {}
         self.redirected: dict[Stream, Path] = {}
+        #: What is kept for who asks later.
+        self.kept: dict[Stream, KeptStream] = {}
         self._tail = b""
 
     @property
@@ -53,6 +60,7 @@ class WorkerOutput:
     def keep(self, stream: Stream, data: bytes) -> None:
         if stream is Stream.STDERR:
             self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        self.kept[stream].add(data, wall_s=time.time())
         if (file := self.files.get(stream)) is None:
             return
         try:
@@ -61,10 +69,10 @@ class WorkerOutput:
             os.close(self.files.pop(stream))
 
     def end(self, stream: Stream) -> None:
-        del self.pipes[stream]
+        self.open.discard(stream)
         if (file := self.files.pop(stream, None)) is not None:
             os.close(file)
-        if not self.pipes:
+        if not self.open:
             self.ended()
 
     def last_stderr(self) -> str:
@@ -86,8 +94,11 @@ class WorkerOutput:
 class RunLogs:
     """All output of one launch."""
 
-    def __init__(self, settings: LogSettings, *, job_id: str, role: str, show: Show) -> None:
+    def __init__(
+        self, settings: LogSettings, *, job_id: str, node: str, role: str, show: Show
+    ) -> None:
         self._settings = settings
+        self.kept = KeptLogs(node)
         self._show = show
         self._filters = {
             Stream.STDOUT: _Filter(settings.stdout_filters, role),
@@ -106,8 +117,9 @@ class RunLogs:
             filter_.open(attempt / f"filtered_{stream.value}.log")
         return attempt
 
-    def prepare(self, attempt: Path, local_rank: int, *, ended: Callable[[], None]) -> WorkerOutput:
+    def prepare(self, attempt: Path, who: Who, *, ended: Callable[[], None]) -> WorkerOutput:
         """Make what a worker writes to."""
+        local_rank = who.local_rank
         folder = attempt / str(local_rank)
         folder.mkdir(exist_ok=True)
         made = WorkerOutput(folder, ended=ended)
@@ -119,8 +131,11 @@ class RunLogs:
                 made.redirected[stream] = path
                 continue
             made.pipes[stream], made.theirs[stream] = os.pipe2(os.O_CLOEXEC)
+            made.open.add(stream)
             if tee & bit:
                 made.files[stream] = _open(path)
+        whole = {stream: folder / f"{stream.value}.log" for stream in made.files}
+        made.kept = self.kept.open(who, {**whole, **made.redirected})
         return made
 
     def begin(self, output: WorkerOutput, source: Source) -> None:
@@ -128,13 +143,18 @@ class RunLogs:
         output.close_theirs()
         if not output.pipes:
             output.ended()
-        for stream, pipe in tuple(output.pipes.items()):
-            self._reader.add(pipe, partial(self._take, output, source, stream))
+        pipes, output.pipes = output.pipes, {}
+        for stream, pipe in pipes.items():
+            output.readings[stream] = self._reader.add(
+                pipe,
+                take=partial(self._take, output, source, stream),
+                ended=partial(self._end, output, source, stream),
+            )
 
     def cut(self, output: WorkerOutput) -> None:
         """Its worker has ended: what others still hold of its pipes is not waited for."""
-        for pipe in tuple(output.pipes.values()):
-            self._reader.cut(pipe)
+        for reading in tuple(output.readings.values()):
+            self._reader.cut(reading)
 
     def discard(self, output: WorkerOutput) -> None:
         """Its worker never began."""
@@ -156,18 +176,24 @@ class RunLogs:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
 
-    def _take(self, output: WorkerOutput, source: Source, stream: Stream, data: bytes) -> None:
+    def _take(self, output: WorkerOutput, source: Source, stream: Stream, pipe: int) -> bool:
         """Called from the reader's thread."""
-        local_rank = int(source.slot)
-        shown = self._settings.shown_ranks
+        data = os.read(pipe, CHUNK_BYTES)
         if data:
             output.keep(stream, data)
-            if self._settings.tee.of(local_rank) & _STD[stream]:
+            if self._settings.tee.of(int(source.slot)) & _STD[stream]:
                 self._filters[stream].feed(source, data)
-        if shown is None or local_rank in shown:
+            self._show_if_asked(source, stream, data)
+        return bool(data)
+
+    def _end(self, output: WorkerOutput, source: Source, stream: Stream) -> None:
+        self._show_if_asked(source, stream, b"")
+        output.end(stream)
+
+    def _show_if_asked(self, source: Source, stream: Stream, data: bytes) -> None:
+        shown = self._settings.shown_ranks
+        if shown is None or int(source.slot) in shown:
             self._show(source, stream, data)
-        if not data:
-            output.end(stream)
 
 
 class _Filter:

@@ -36,7 +36,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     """From this byte on it is of this rank, printed at that time or soon after."""
 
     offset: int
-    at_s: float
+    #: None where nobody saw when.
+    at_s: float | None
     rank: int | None
 
 

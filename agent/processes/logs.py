@@ -1,30 +1,20 @@
-"""Carries what workers print to their raw log files and to whoever watches, in order and whole.
+"""Carries what workers print to their raw log files and to whoever watches, in order and whole."""
 
-One thread reads all pipes. Where the watcher is slow it stops reading, the pipe fills and the
-worker waits in its `print`, so memory stays bounded by one chunk a stream.
-"""
-
-import contextlib
 import logging
 import os
-import selectors
-import socket
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from easyscale.agent.processes.log_files import MarkedLog
+from easyscale.agent.processes.pipes import CHUNK_BYTES, PipeReader, PipeReading
 from easyscale.printed import RankReader
 from easyscale.reports import Source, Stream
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 65536
-#: More than a pipe holds: what was in it when its worker ended, not what others still add.
-_CUT_CHUNKS = 16
 #: Enough for the last line of a stream, whatever was printed before it.
 _TAIL_BYTES = 4096
 
@@ -40,7 +30,10 @@ class Capture:
     ranks: RankReader | None
     #: Called once from the pump's thread, after the last byte was delivered.
     ended: Callable[[], None]
+    #: Those that nobody reads yet.
     pipes: dict[Stream, int] = field(default_factory=dict)
+    readings: dict[Stream, PipeReading] = field(default_factory=dict)
+    _open: set[Stream] = field(default_factory=set)
     _logs: dict[Stream, MarkedLog] = field(default_factory=dict)
     _tail: bytes = b""
 
@@ -49,8 +42,13 @@ class Capture:
             self._logs[stream] = MarkedLog(folder, stream)
 
     def attach(self, stream: Stream, pipe: int) -> None:
-        os.set_blocking(pipe, False)
         self.pipes[stream] = pipe
+        self._open.add(stream)
+
+    def hand_over(self) -> dict[Stream, int]:
+        """Give the pipes to who reads and closes them."""
+        pipes, self.pipes = self.pipes, {}
+        return pipes
 
     def read(self, stream: Stream, pipe: int) -> list[tuple[bytes, int | None]]:
         """Take what lies in a pipe, by the ranks that printed it; raises BlockingIOError."""
@@ -69,7 +67,7 @@ class Capture:
 
     @property
     def is_over(self) -> bool:
-        return not self.pipes
+        return not self._open
 
     def write(self, stream: Stream, data: bytes, rank: int | None = None) -> None:
         """Keep the bytes; a full disk costs the log, never the training."""
@@ -83,99 +81,50 @@ class Capture:
             self._logs.pop(stream).close()
             log.warning("log of %s ends here: %s", self.source, error.strerror)
 
-    def close_stream(self, stream: Stream) -> None:
-        if (pipe := self.pipes.pop(stream, None)) is not None:
-            os.close(pipe)
+    def end_stream(self, stream: Stream) -> None:
+        """Nothing more comes of it."""
+        self._open.discard(stream)
+        self._close_log(stream)
+        if self.is_over:
+            self.ended()
+
+    def _close_log(self, stream: Stream) -> None:
         if (kept := self._logs.pop(stream, None)) is not None:
             kept.close()
 
     def close(self) -> None:
+        for pipe in self.hand_over().values():
+            os.close(pipe)
         for stream in Stream:
-            self.close_stream(stream)
+            self._close_log(stream)
 
 
 class Pump:
-    """The thread that reads all captures until they end."""
+    """Carries the output of captures until they end."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._selector = selectors.DefaultSelector()
-        self._wakeup, self._waker = socket.socketpair()
-        self._orders: deque[Callable[[], bool]] = deque()
-        self._selector.register(self._wakeup, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._run, name="easyscale-output", daemon=True)
-        self._thread.start()
+        self._reader = PipeReader()
 
     def add(self, capture: Capture) -> None:
-        self._order(lambda: self._begin(capture))
+        for stream, pipe in capture.hand_over().items():
+            capture.readings[stream] = self._reader.add(
+                pipe,
+                take=partial(self._take, capture, stream),
+                ended=partial(capture.end_stream, stream),
+            )
 
     def cut(self, capture: Capture) -> None:
         """Read what lies in the pipes and end there, whoever still holds their other ends."""
-        self._order(lambda: self._cut(capture))
+        for reading in tuple(capture.readings.values()):
+            self._reader.cut(reading)
 
     def close(self, *, deadline_s: float) -> None:
-        """End the thread; a watcher that does not return keeps it, as a daemon."""
-        self._order(lambda: True)
-        self._thread.join(deadline_s)
+        self._reader.close(deadline_s=deadline_s)
 
-    def _order(self, order: Callable[[], bool]) -> None:
-        self._orders.append(order)
-        with contextlib.suppress(OSError):
-            self._waker.send(b"!")
-
-    def _run(self) -> None:
-        while not self._obey():
-            for key, _ in self._selector.select():
-                if key.fileobj is self._wakeup:
-                    self._wakeup.recv(4096)
-                    continue
-                capture, stream = key.data
-                self._read(capture, stream, key.fd)
-        for key in list(self._selector.get_map().values()):
-            if key.fileobj is not self._wakeup:
-                key.data[0].close()
-        self._selector.close()
-        self._wakeup.close()
-        self._waker.close()
-
-    def _obey(self) -> bool:
-        while self._orders:
-            if self._orders.popleft()():
-                return True
-        return False
-
-    def _begin(self, capture: Capture) -> bool:
-        for stream, pipe in capture.pipes.items():
-            self._selector.register(pipe, selectors.EVENT_READ, (capture, stream))
-        return False
-
-    def _cut(self, capture: Capture) -> bool:
-        for stream, pipe in list(capture.pipes.items()):
-            for _ in range(_CUT_CHUNKS):
-                if not self._read(capture, stream, pipe):
-                    break
-            self._end(capture, stream)
-        return False
-
-    def _read(self, capture: Capture, stream: Stream, pipe: int) -> bool:
-        """Deliver one chunk; False when there is none now or will be none any more."""
-        try:
-            pieces = capture.read(stream, pipe)
-        except BlockingIOError:
-            return False
-        if not pieces:
-            self._end(capture, stream)
-            return False
+    def _take(self, capture: Capture, stream: Stream, pipe: int) -> bool:
+        pieces = capture.read(stream, pipe)
         for data, rank in pieces:
             capture.write(stream, data, rank)
             self._output(capture.source, stream, data, rank)
-        return True
-
-    def _end(self, capture: Capture, stream: Stream) -> None:
-        pipe = capture.pipes.get(stream)
-        if pipe is None:
-            return
-        self._selector.unregister(pipe)
-        capture.close_stream(stream)
-        if capture.is_over:
-            capture.ended()
+        return bool(pieces)

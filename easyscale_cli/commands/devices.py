@@ -94,7 +94,8 @@ def _wish(job: Job, wish: Wish, output: Output) -> None:
             )
         seen = seen or standing is not None
         # It may have come true between two looks.
-        missed = glance.status.store.reachable and time.monotonic() - asked_s > _SEEN_BY_S
+        store = glance.status.store
+        missed = (store is None or store.reachable) and time.monotonic() - asked_s > _SEEN_BY_S
         return standing is None and (seen or missed)
 
     wait_until(

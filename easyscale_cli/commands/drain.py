@@ -15,6 +15,7 @@ from easyscale_cli.connection import AgentEnded, Job, OnlyAtTheAgent
 from easyscale_cli.lookup import check_place, found
 from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
+from easyscale_cli.views import numbers
 from easyscale_cli.views.help import PageCommand
 from easyscale_cli.views.launch import event_lines
 from easyscale_cli.views.plain import event_json
@@ -83,8 +84,10 @@ def _remaining(glance: Glance, node: str, slot: str) -> list[SlotFacts]:
 def _awaited(glance: Glance, node: str, slot: str) -> str:
     place = f"{node}/{slot}" if slot else f"node {node}"
     held = sorted(rank for each in _remaining(glance, node, slot) for rank in each.ranks)
-    step = f"{glance.status.job.step:,}"
+    if held and glance.status.job.step is None:
+        return f"{place} to give up {numbers.counted(len(held), 'rank')}: all workers start again"
     if held:
+        step = numbers.count(glance.status.job.step)
         return f"{place} to give up {len(held)} logical ranks after step {step}"
     if _remaining(glance, node, slot):
         return f"{place} to end its workers"

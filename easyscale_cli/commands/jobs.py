@@ -58,11 +58,15 @@ def _statuses(asked: Mapping[str, Any]) -> list[JobStatus]:
                 found.append(LocalJob(agents).glance().status)
         return found
     from easyscale_cli import stored
+    from easyscale_cli.stored_plain import StoredPlainJob, stored_plain_jobs
 
     with contextlib.closing(stored.connect(stored.etcd_settings(asked))) as store:
         for name in stored.stored_jobs(store):
             with contextlib.suppress(FormatError):  # of a newer easyscale: not ours to describe
                 found.append(stored.StoredJob(name, store).glance().status)
+        for name in stored_plain_jobs(store):
+            with contextlib.suppress(FormatError):
+                found.append(StoredPlainJob(name, store).glance().status)
     return found
 
 

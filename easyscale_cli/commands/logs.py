@@ -144,8 +144,8 @@ def _check(job: str, files: Sequence[Any], shelf: Shelf, wanted: Wanted) -> None
     every = shelf.files()
     if not every and isinstance(shelf, FolderShelf):
         raise LogsElsewhere(
-            f"{shelf.folder} holds no logs of elastic workers",
-            hint="--log-dir DIR, as at the launch",
+            f"{shelf.folder} holds no logs of workers",
+            hint="--log-dir DIR, as at the launch; a plain job keeps files with --tee 3 alone",
         )
     if wanted.node is None and wanted.slot is None:
         return
@@ -168,10 +168,13 @@ def _check_rank(job: Job | None, rank: int | None) -> None:
     """Refuse a rank that the job has not, as far as anybody can say."""
     if job is None or rank is None:
         return
-    count = job.glance().status.job.logical_workers
+    status = job.glance().status
+    what, count = "logical workers", status.job.logical_workers
+    if count is None and status.counts.in_use:  # of a job whose ranks are processes
+        what, count = "ranks", 1 + max(rank for slot in status.slots for rank in (*slot.ranks, 0))
     if count is not None and rank >= count:
         raise NodeUnknown(
-            f"job {job.id!r} has {count:,} logical workers; there is no rank {rank:,}",
+            f"job {job.id!r} has {count:,} {what}; there is no rank {rank:,}",
             hint=f"--rank {count - 1}",
         )
 

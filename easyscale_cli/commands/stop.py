@@ -10,6 +10,7 @@ from easyscale_cli.dashboard import closing_lines
 from easyscale_cli.lookup import found
 from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
+from easyscale_cli.views import numbers
 from easyscale_cli.views.help import PageCommand
 from easyscale_cli.views.plain import JSON_VERSION, first_cause_fields, summary_fields, to_json
 from easyscale_cli.waiting import wait_until
@@ -29,7 +30,10 @@ from easyscale_cli.waiting import wait_until
 @store_options
 @look_options
 def command(job: str, *, limit_s: float, **asked: Any) -> int:
-    """Stop JOB at its next step with a snapshot; a new launch of it goes on from there."""
+    """Stop JOB at its next step with a snapshot; a new launch of it goes on from there.
+
+    Workers that do not call easyscale get SIGTERM, and go on from what their script has saved.
+    """
     output = Output(asked)
     with output.answering(), found(job, asked, command="stop") as it:
         if it.glance().closing is None:
@@ -42,6 +46,9 @@ def command(job: str, *, limit_s: float, **asked: Any) -> int:
 
 
 def _awaited(glance: Glance) -> str:
+    if glance.status.job.step is None:  # its workers have no boundaries that are known here
+        used = sum(len(slot.ranks) for slot in glance.status.slots)
+        return f"the end of its {numbers.counted(used, 'worker')}"
     if glance.status.job.state is JobState.DRAINING:
         return f"the snapshot of step {glance.status.job.step:,} and the workers' end"
     return f"the boundary after step {glance.status.job.step:,}"

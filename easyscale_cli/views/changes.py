@@ -99,12 +99,13 @@ def changes_section(
 ) -> list[Line]:
     """The heading with its totals and the newest `rows` changes."""
     told = status.changes
-    share = told.paused_s / status.job.elapsed_s if status.job.elapsed_s else 0.0
-    totals = [
-        line(f"{told.count:,} since start"),
-        line(f"paused {numbers.pause_total(told.paused_s)} in all ({numbers.percent(share)})"),
-        line(f"{numbers.counted(told.steps_lost, 'step')} lost"),
-    ]
+    totals = [line(f"{told.count:,} since start")]
+    if told.paused_s is not None:
+        share = told.paused_s / status.job.elapsed_s if status.job.elapsed_s else 0.0
+        paused = numbers.pause_total(told.paused_s)
+        totals.append(line(f"paused {paused} in all ({numbers.percent(share)})"))
+    if told.steps_lost is not None:
+        totals.append(line(f"{numbers.counted(told.steps_lost, 'step')} lost"))
     title = (Span("Changes", Role.NAME), Span("  "))
     heading = hang(title, facts(totals, cells - width(title), glyphs))
     changes = changes_of(told.last)
@@ -142,13 +143,15 @@ def change_table(
     """The timeline: ages in a narrow window, clock and generation in a wide one."""
     is_wide = cells >= WIDE
     has_generations = has_generations and is_wide
+    # Of a job without logical workers nobody knows the steps, nor what a change cost.
+    has_steps = any(change.event.step is not None for change in changes)
     table = [
         Column("WHEN", right=not is_wide),
-        Column("STEP", right=True),
+        *([Column("STEP", right=True)] if has_steps else []),
         *([Column("GEN", right=True, leaves=1)] if has_generations else []),
         Column("CHANGE"),
         Column("REASON", is_prose=True),
-        Column("PAUSE", right=True),
+        *([Column("PAUSE", right=True)] if has_steps else []),
     ]
     rows: list[list[Line]] = []
     for change in changes:
@@ -157,14 +160,18 @@ def change_table(
         rows.append(
             [
                 line(Span(when, Role.QUIET)),
-                line(numbers.count(change.event.step)),
+                *([line(numbers.count(change.event.step))] if has_steps else []),
                 *([line(str(change.generation))] if has_generations else []),
                 _what(change.event, glyphs),
                 line(glyphs.prose(change.reason)),
-                line("" if change.pause_s is None else numbers.pause(change.pause_s)),
+                *([line(_paused(change))] if has_steps else []),
             ]
         )
     return columns(table, rows, cells, mark=glyphs.cut, whole=_WHOLE)
+
+
+def _paused(change: Change) -> str:
+    return "" if change.pause_s is None else numbers.pause(change.pause_s)
 
 
 def _seconds_between(earlier: str, later: str) -> float | None:

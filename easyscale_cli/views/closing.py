@@ -122,7 +122,7 @@ def _rate(summary: Summary, page: Page) -> list[Line]:
 
 def _changes(summary: Summary, page: Page) -> list[Line]:
     restarts = f"{numbers.counted(summary.restarts, 'restart')}"
-    if not summary.digest and summary.finished:
+    if summary.step is None or (not summary.digest and summary.finished):
         return label("restarts", [numbers.count(summary.restarts)], page)
     total = sum(summary.changes.values())
     kinds = ", ".join(
@@ -171,7 +171,7 @@ def record_lines(status: JobStatus, exit_code: int, page: Page) -> list[Line]:
     }.get(job.state, Span("Drained"))
     rows = [
         page.glyphs.name(job.id),
-        numbers.counted(job.step, "step"),
+        "" if job.step is None else numbers.counted(job.step, "step"),
         page.glyphs.prose(job.note or "") if job.state is not JobState.FINISHED else "",
         f"exit {exit_code}" if exit_code == 0 else f"exit {exit_words(exit_code)}",
     ]

@@ -64,7 +64,7 @@ def _what_to_know(status: JobStatus) -> str | None:
     told += [f"! slow: {slot.place}" for slot in slots if slot.slow]
     if status.counts.gone:
         told.append(f"{numbers.counted(status.counts.gone, 'slot')} gone")
-    if not status.store.reachable:
+    if status.store is not None and not status.store.reachable:
         told.append("etcd is silent")
     return told[0] if told else job.note
 
@@ -95,7 +95,7 @@ def _row(row: JobRow, glyphs: Glyphs, *, is_wide: bool) -> list[Line]:
     job = row.job
     is_running = job.state is JobState.RUNNING
     word = Role.FAILED_NAME if job.state is JobState.FAILED else Role.TEXT
-    done = "-" if not job.steps else numbers.percent(job.step / job.steps)
+    done = "-" if not job.steps or job.step is None else numbers.percent(job.step / job.steps)
     speed = numbers.rate(job.steps_per_s) if is_running else "-"
     left = "-" if job.left_s is None or not is_running else numbers.duration(job.left_s)
     return [

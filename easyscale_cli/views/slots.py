@@ -129,6 +129,8 @@ def _heading(status: JobStatus, cells: int, glyphs: Glyphs) -> list[Line]:
 def _slot_table(
     status: JobStatus, cells: int, glyphs: Glyphs, selected: tuple[str, str] | None
 ) -> list[Line]:
+    if status.job.mode != "elastic":
+        return _rank_table(status, cells, glyphs, selected)
     is_wide = cells >= WIDE
     step = status.step_time.measured_s
     room = _WIDE_BAND if is_wide else _BAND
@@ -161,6 +163,43 @@ def _slot_table(
             row[0] = (Span(glyphs.here, Role.LIVE), Span(glyphs.name(slot.slot), Role.NAME))
         rows.append([line(Span(name, Role.NAME)), *row])
         last = slot.node
+    return columns(table, rows, cells, mark=glyphs.cut)
+
+
+def _rank_table(
+    status: JobStatus, cells: int, glyphs: Glyphs, selected: tuple[str, str] | None
+) -> list[Line]:
+    """The slots of a job whose steps nobody knows: who runs there, and how it is."""
+    table = [
+        Column("NODE"),
+        Column("SLOT"),
+        Column("RANKS"),
+        Column("STATE"),
+        Column("PID", right=True),
+        Column("UTIL%", right=True, leaves=2),
+        Column("MEM GB", right=True, leaves=1),
+        Column("NOTE", is_prose=True),
+    ]
+    rows: list[list[Line]] = []
+    last = None
+    for slot in status.slots:
+        name = "" if slot.node == last else node_name(slot.node, glyphs)
+        last, usage = slot.node, slot.utilisation_share
+        place = line(glyphs.name(slot.slot))
+        if (slot.node, slot.slot) == selected:
+            place = (Span(glyphs.here, Role.LIVE), Span(glyphs.name(slot.slot), Role.NAME))
+        rows.append(
+            [
+                line(Span(name, Role.NAME)),
+                place,
+                line(numbers.spans(slot.ranks) if slot.ranks else "-"),
+                _state(slot, glyphs) if slot.state != "in_use" else line("in use"),
+                line("-" if slot.pid is None else str(slot.pid)),
+                line("-" if usage is None else f"{usage * 100:.0f}"),
+                line(numbers.gigabytes_pair(slot.memory_used_bytes, slot.memory_total_bytes)),
+                line(glyphs.prose(slot.note or "")),
+            ]
+        )
     return columns(table, rows, cells, mark=glyphs.cut)
 
 

@@ -137,13 +137,13 @@ def state_mark(state: JobState, glyphs: Glyphs) -> Span:
 def _top(status: JobStatus, window: Window) -> list[Line]:
     job, cells, glyphs = status.job, window.cells, window.glyphs
     lines = [_title(status, window)]
-    if job.steps:
+    if job.steps and job.step is not None:
         lines.append(bar(job.step / job.steps, cells, glyphs))
     lines += ends(_how_far(job, cells, glyphs), _how_long(job, glyphs), cells, glyphs.cut)
     lines += _how_well(status, cells, glyphs)
     if job.note and job.state is not JobState.RUNNING:
         lines += wrap(line(glyphs.prose(job.note)), cells)
-    if not status.store.reachable:
+    if status.store is not None and not status.store.reachable:
         silent = numbers.elapsed(status.store.silent_s)
         told = f" etcd silent for {silent}: this is what was known then; training goes on"
         lines += wrap(line(Span(glyphs.look, Role.LOOK), Span(told, Role.NAME)), cells)
@@ -161,9 +161,10 @@ def _title(status: JobStatus, window: Window) -> Line:
             Span(f" {job.state}", Role.NAME),
         ),
         line(numbers.generation(job.era, job.generation)),
+        line(f"{job.mode} mode") if job.mode != "elastic" else (),
         line(numbers.counted(job.logical_workers, "logical worker"))
         if job.logical_workers is not None
-        else line(f"{job.mode} mode"),
+        else (),
         line(glyphs.name(level)),
     ]
     title = join([row for row in rows if row], glyphs.between)
@@ -172,6 +173,8 @@ def _title(status: JobStatus, window: Window) -> Line:
 
 
 def _how_far(job: JobFacts, cells: int, glyphs: Glyphs) -> Line:
+    if job.step is None:
+        return ()
     step = line(Span(f"step {numbers.count(job.step)}", Role.NAME))
     rows = [step]
     if job.steps:
@@ -232,6 +235,8 @@ def _bottom(status: JobStatus, form: Form, window: Window) -> list[Line]:
         return hang(title, facts(rows, room, glyphs))
     free = line(Span("membership changes are free", Role.QUIET))
     told = [line(f"{used} restarts used"), free]
+    if status.job.mode != "elastic":  # its script's checkpoints are its own
+        return hang((Span("Budget", Role.NAME), Span("  ")), facts(told, room + 2, glyphs))
     return [
         *hang(title, facts(snapshot, room, glyphs)),
         *hang((Span("Budget", Role.NAME), Span("    ")), facts(told, room, glyphs)),

@@ -22,9 +22,9 @@ def record(node: str, address: str) -> str:
 
 def test_who_answers_with_the_jobs_token_is_reached_and_nobody_else() -> None:
     doors = {name: RemoteDoor("127.0.0.1") for name in ("ours", "other-job", "closed")}
-    doors["ours"].open(token="t" * 32, handlers={QUESTION: lambda _: {}})
-    doors["other-job"].open(token="u" * 32, handlers={QUESTION: lambda _: {}})
-    doors["closed"].open(token="t" * 32, handlers={})
+    doors["ours"].open(token=lambda: "t" * 32, handlers={QUESTION: lambda _: {}})
+    doors["other-job"].open(token=lambda: "u" * 32, handlers={QUESTION: lambda _: {}})
+    doors["closed"].open(token=lambda: "t" * 32, handlers={})
     doors["closed"].close()
     store = MemoryServer(lambda: 0.0).client()
     puts = [Put(KEYS.node(name), record(name, door.address)) for name, door in doors.items()]

@@ -31,7 +31,7 @@ def refuse(arguments: Mapping[str, Any]) -> object:
 @pytest.fixture
 def door() -> Iterator[RemoteDoor]:
     made = RemoteDoor("127.0.0.1")
-    made.open(token=TOKEN, handlers={"status": tell, "drain": refuse})
+    made.open(token=lambda: TOKEN, handlers={"status": tell, "drain": refuse})
     yield made
     made.close()
 
@@ -69,6 +69,24 @@ def test_an_error_of_the_agent_arrives_with_its_words_and_code(door: RemoteDoor)
     )
     with pytest.raises(AgentRefused, match="no request 'sing'; there are drain, status"):
         ask_at(door.address, TOKEN, "sing", timeout_s=5)
+
+
+def test_who_knows_only_a_former_token_is_answered_no_more() -> None:
+    """A job that strangers took over has another token from then on, and this agent goes on."""
+    tokens = [TOKEN]
+    made = RemoteDoor("127.0.0.1")
+    made.open(token=lambda: tokens[-1], handlers={"status": lambda _: "fine"})
+    try:
+        assert ask_at(made.address, TOKEN, "status", timeout_s=5) == "fine"
+        tokens.append("another")
+        assert ask_at(made.address, "another", "status", timeout_s=5) == "fine"
+        with pytest.raises(AgentSilent):
+            ask_at(made.address, TOKEN, "status", timeout_s=5)
+        tokens.append("")
+        with pytest.raises(AgentSilent):
+            ask_at(made.address, "", "status", timeout_s=5)
+    finally:
+        made.close()
 
 
 @pytest.mark.parametrize("token", ["", "x", TOKEN.upper(), TOKEN[:-1]])

@@ -1,5 +1,6 @@
 """From how a worker ended to the box that people read last."""
 
+import msgspec
 import pytest
 
 from easyscale.agent.cause import failure_of, first_cause, how_it_ended
@@ -139,6 +140,14 @@ def test_the_box_says_where_the_job_goes_on_and_how_to_look_closer() -> None:
     )
     assert (box.node, box.slot, box.pid, box.generation) == ("b", "cpu:1", 50311, 5)
     assert box.excerpt == (SourceLine(41, "        raise ValueError(...)"),)
+
+
+def test_a_worker_that_was_not_let_start_has_no_log_to_name() -> None:
+    refused = cause()
+    failure = msgspec.structs.replace(refused.failure, log="")
+    refused = msgspec.structs.replace(refused, failure=failure)
+    box = first_cause(refused, exit_code=1, settings=SETTINGS, snapshot=None, generation=None)
+    assert box.log == ""
 
 
 def test_an_accused_device_is_left_out_and_examined() -> None:

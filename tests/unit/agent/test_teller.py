@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from easyscale.agent.actions import Exit
+from easyscale.agent import events
 from easyscale.agent.doors.chronicle import Chronicle
+from easyscale.agent.doors.elastic import ElasticView
+from easyscale.agent.doors.orders import Orders
 from easyscale.agent.doors.teller import Teller
 from easyscale.agent.processes.log_files import MarkedLog, Piece, worker_folder
 from easyscale.agent.settings import Identity
@@ -18,7 +20,7 @@ from easyscale.errors import UsageError
 from easyscale.job_status import Glance
 from easyscale.model import WorkerId
 from easyscale.reports import EventKind, JobEvent, Stream
-from tests.support.views import KEYS, Job, commit, launch_settings, worker
+from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, worker
 
 A, B = worker("a"), worker("b")
 
@@ -50,7 +52,12 @@ class Asked:
             story=(Story(1.0, "Viewed", "decides", "4 = 2+2"),),
         )
         self.chronicle = Chronicle(Nobody())
-        self.teller = Teller(settings, self.chronicle, state=lambda: self.state, store=lambda: None)
+        self.posted: list[events.AgentEvent] = []
+        orders = Orders(settings, state=lambda: self.state, post=self.posted.append)
+        self.view = ElasticView(
+            settings, self.chronicle, orders, state=lambda: self.state, store=lambda: None
+        )
+        self.teller = Teller(self.view, self.chronicle)
 
     def __call__(self, request: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON
         return self.teller.handlers[request](arguments)
@@ -73,7 +80,7 @@ def test_the_status_is_of_all_nodes_and_the_slots_of_its_own(ask: Asked) -> None
     assert [slot.node for slot in glance.status.slots] == ["a", "b"]
     assert glance.closing is None
     assert [slot.place for slot in ask("slots")] == ["a/cpu:0"]
-    ask.teller.close()
+    ask.view.close()
 
 
 def event(number: int) -> JobEvent:
@@ -90,14 +97,14 @@ def test_of_ten_thousand_events_the_newest_are_told_and_numbers_stay(ask: Asked)
     assert (len(told["events"]), told["next"]) == (1000, 10_000)
     assert [each.step for each in ask("events", after=9_998)["events"]] == [9_998, 9_999]
     assert ask("events", after=99_999)["events"] == ()
-    seen = ask.teller.seen()
+    seen = ask.view.seen()
     assert seen.told == {"lost": 10_000}
 
 
 def test_a_story_is_of_the_agent_or_of_a_rank(ask: Asked) -> None:
     [line] = ask("story")["lines"]
     assert (line["node"], line["decision"], line["reason"]) == ("a", "decides", "4 = 2+2")
-    ask.teller.follow(ask.commit, wall_s=0.0)
+    ask.view.follow(ask.commit, wall_s=0.0)
     [line] = ask("story", rank=3)["lines"]
     assert (line["node"], line["decision"]) == ("b", "rank 3 -> b/cpu:0")
     assert ask("story", rank="0")["lines"][0]["node"] == "a"
@@ -130,9 +137,8 @@ def test_logs_are_listed_and_read_and_nothing_else_is(ask: Asked, tmp_path: Path
 
 def ends(ask: Asked) -> threading.Thread:
     """An agent that says its last word."""
-    last = threading.Thread(
-        target=ask.teller.say_last_word, args=(Exit(code=5, reason="budget spent"),)
-    )
+    ending = {"code": 5, "reason": "budget spent"}
+    last = threading.Thread(target=ask.teller.say_last_word, kwargs=ending)
     last.start()
     return last
 
@@ -154,7 +160,7 @@ def test_who_watches_hears_how_it_ended_before_it_does(ask: Asked) -> None:
     last.join(10)
     assert not last.is_alive()
     assert (closing.exit_code, closing.reason) == (5, "budget spent")
-    ask.teller.close()
+    ask.view.close()
 
 
 def test_who_follows_logs_is_waited_for_until_all_was_read(
@@ -176,4 +182,23 @@ def test_nobody_is_waited_for_where_nobody_watches(ask: Asked) -> None:
     last = ends(ask)
     last.join(2)
     assert not last.is_alive()
-    ask.teller.close()
+    ask.view.close()
+
+
+def test_the_token_is_the_one_that_the_job_has_now(ask: Asked) -> None:
+    """Strangers may take a job over: who knows the former token is answered no more."""
+    assert ask.view.token == "", "nobody elsewhere is answered before the job is known"
+    for token in ("first", "taken over"):
+        spec = replace(job_spec(), token=token)
+        ask.state = replace(ask.state, spec=spec)
+        assert ask.view.token == token
+
+
+def test_what_the_user_asks_becomes_an_event_of_the_loop(ask: Asked) -> None:
+    handlers = ask.view.obeyed
+    told = handlers["wish"]({"kind": "stop", "by": "ann"})
+    assert isinstance(told, dict)
+    [event] = ask.posted
+    assert isinstance(event, events.Asked)
+    assert (event.wish_id, event.wish.kind, event.wish.by) == (told["wish"], "stop", "ann")
+    assert not handlers.keys() & ask.teller.handlers.keys(), "who is elsewhere is not obeyed"

@@ -53,6 +53,20 @@ def test_a_folder_is_read_when_nobody_is_left(
     assert "from a" in printed(capfd, "old", "--log-dir", "kept/old/logs")
 
 
+def test_what_a_plain_job_left_is_read_by_round_and_local_rank(
+    left: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for attempt, rank, text in ((0, 0, b"first\n"), (1, 0, b"again\n"), (1, 1, b"other\n")):
+        folder = left / f"runs/ddp/logs/ddp_x1/attempt_{attempt}/{rank}"
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_bytes(text)
+        (folder / "error.json").write_text("{}")
+    told = printed(capfd, "ddp", "--slot", "local:0").splitlines()
+    assert told == ["[ddp_x1/local:0] first", "[ddp_x1/local:0] again"]
+    line = json.loads(printed(capfd, "ddp", "--slot", "local:1", "--json"))
+    assert (line["process"], line["at"], line["rank"]) == (2, None, None)
+
+
 def test_what_is_not_there_is_said(left: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "no job 'new' on this machine" in printed(capfd, "new", code=1)
     assert "has no logs of node 'c'; it has a, b" in printed(capfd, "old", "--node", "c", code=1)
@@ -61,7 +75,7 @@ def test_what_is_not_there_is_said(left: Path, capfd: pytest.CaptureFixture[str]
     assert "is no time; 10m, 14:05 or" in printed(capfd, "old", "--since", "soon", code=2)
     assert printed(capfd, "old", "--rank", "-1", code=2)
     (left / "runs/plain/logs").mkdir(parents=True)
-    assert "holds no logs of elastic workers" in printed(capfd, "plain", code=1)
+    assert "holds no logs of workers" in printed(capfd, "plain", code=1)
 
 
 @pytest.mark.parametrize(

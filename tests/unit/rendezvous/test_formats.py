@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from easyscale.agent.link import agree_on_job
+from easyscale.agent.job_terms import agree_on_job
 from easyscale.errors import FormatError
 from easyscale.model import FORMAT_VERSION, JobSpec, decode, encode
 from easyscale.rendezvous.formats import FormatConflict, our_release, refuse_other_format

@@ -1,0 +1,40 @@
+"""How busy the slots of a node are, and whose agent it is: read when somebody asks."""
+
+import getpass
+import os
+import threading
+from collections.abc import Mapping
+
+from easyscale.agent.events import Slot
+from easyscale.agent.hardware.meter import Meter, Reading
+
+
+class Readings:
+    """One meter, which follows the slots that there are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._meter: Meter | None = None
+        self._metered: tuple[Slot, ...] = ()
+
+    def of(self, slots: tuple[Slot, ...], pids: Mapping[str, int]) -> Mapping[str, Reading]:
+        """Readings by slot; `pids` maps slots to the process that runs there."""
+        with self._lock:
+            if self._meter is None or self._metered != slots:
+                if self._meter is not None:
+                    self._meter.close()
+                self._meter, self._metered = Meter(slots), slots
+            return self._meter.read(pids)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._meter is not None:
+                self._meter.close()
+
+
+def user_name() -> str:
+    """Who runs this agent."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())  # a container's user need not have a name

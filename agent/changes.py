@@ -24,7 +24,7 @@ from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.wants import drains, wanted
 from easyscale.kinds import short_kind
-from easyscale.model import Commit, Mode, Plan, WorkerId
+from easyscale.model import Commit, Mode, Occasion, Plan, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
 #: What is wanted may change while it is gathered, but not for longer than this many times.
@@ -73,6 +73,8 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
     memory = replace(memory, wanted=(shape, since, first))
     settle_s = settings.timeouts.settle_s
     ready_s = min(since + settle_s, first + MOST_SETTLES * settle_s)
+    if drawn.occasion is Occasion.REBALANCE and memory.promised is not None:
+        ready_s = memory.promised[1] + settle_s  # it settled while it was found certain
     if now < ready_s:
         return Change(None, f"settling: {drawn.reason}", memory, ready_s)
     return Change(drawn, drawn.reason, memory)

@@ -57,14 +57,9 @@ class Slowness:
     since_s: float = 0.0
     #: It is as fast as usual again since this position and time; None while it is not.
     well: tuple[int, float] | None = None
-    #: The part of its micro-step that waits for data.
+    #: The part of its micro-step that waits for data, where that is why it is slow.
     data_wait_s: float = 0.0
     reason: str = ""
-
-    @property
-    def waits_for_data(self) -> bool:
-        """Most of what it takes longer than usual is waiting for data."""
-        return self.data_wait_s > self.micro_step_s * (1 - 1 / self.ratio) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +82,10 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """A slot that waited for data: what a rank took with it, with how many ranks."""
+    """A slot that waited for data: what a rank took and waited there, with how many ranks."""
 
     rank_s: float
+    wait_s: float
     ranks: int
     #: The position up to which it is believed to wait again.
     until: int
@@ -150,8 +146,8 @@ class Memory:
     starved: Mapping[WorkerId, Starved] = field(default_factory=dict)
     #: Positions of the last changes for speed: each makes the next one harder for a while.
     moves: tuple[int, ...] = ()
-    #: Since this position another map of the same slots is worth a move, by what they measure.
-    promised: int | None = None
+    #: Since this position, and time, another map of the same slots is worth a move, as they say.
+    promised: tuple[int, float] | None = None
     #: Since this position steps are shorter than slots say that their work is.
     unproven: int | None = None
     slow: Mapping[WorkerId, Slowness] = field(default_factory=dict)

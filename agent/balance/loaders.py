@@ -44,14 +44,21 @@ def _starved(
         return known if memory.position < known.until else None
     if (slot.data_wait_s or 0.0) < _SHARE * slot.rank_s:
         return None
-    return Starved(slot.rank_s, ranks, memory.position + _FORGIVEN_AFTER * balance.pays_within)
+    until = memory.position + _FORGIVEN_AFTER * balance.pays_within
+    return Starved(slot.rank_s, slot.data_wait_s or 0.0, ranks, until)
 
 
 def _doubts(
     starved: Mapping[WorkerId, Starved], slots: Mapping[WorkerId, SlotRecord]
 ) -> dict[WorkerId, Doubt]:
     return {
-        worker: Doubt(known.rank_s / rank_s, rank_s, known.until)
+        worker: Doubt(believed_s / rank_s, rank_s, known.until)
         for worker, known in starved.items()
-        if (rank_s := slots[worker].rank_s) and rank_s < known.rank_s
+        if (rank_s := slots[worker].rank_s)
+        and (believed_s := _believed_s(slots[worker], known)) > rank_s
     }
+
+
+def _believed_s(slot: SlotRecord, known: Starved) -> float:
+    """Its micro-step as it is now and the wait as it was; no more than a batch took then."""
+    return min(known.rank_s, (slot.micro_step_s or 0.0) + known.wait_s)

@@ -91,7 +91,7 @@ class Scene:
     def is_certain(self, layout: Layout) -> bool:
         """The gain is more than noise, which explains the less the longer it promises the same."""
         since = self.memory.promised
-        steps = 1 if since is None else max(1, self.memory.position - since)
+        steps = 1 if since is None else max(1, self.memory.position - since[0])
         slots = drafts.slots_of(self.view)
         noise = profile.noise(slots[w] for w in self.ask.stay if w in slots and self.present[w])
         return self._gain(layout) >= self.settings.balance.move_noise * noise * sqrt(_CALM / steps)
@@ -153,7 +153,7 @@ def follow_promise(scene: Scene) -> Memory:
     own = [slots[w] for w in scene.ask.stay if w in slots and scene.present[w]]
     if not own or not profile.are_measured(own) or not scene.is_worth_it(scene.best):
         return replace(memory, promised=None)
-    return memory if memory.promised is not None else replace(memory, promised=memory.position)
+    return replace(memory, promised=memory.promised or (memory.position, scene.now))
 
 
 def _why_idle(scene: Scene) -> str:

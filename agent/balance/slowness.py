@@ -90,6 +90,13 @@ class Speeds:
         of_machine = self._usual_of_machine.get((host, self.measured[worker].kind), 0.0)
         return max(self.usual_s(worker), of_machine)
 
+    def usual_wait_s(self, worker: WorkerId) -> float:
+        """How long slots of its kind wait for data as a rule."""
+        if self.is_alone(worker):
+            return 0.0
+        others = self._of_kind[self.measured[worker].kind]
+        return median_low(self.measured[each].data_wait_s or 0.0 for each in others)
+
     def noise(self, worker: WorkerId) -> float:
         """How far its steps lie around their median, or those it is held against, as a share."""
         slot = self.measured[worker]
@@ -135,7 +142,7 @@ class _Watch:
         found = replace(
             known or self._first(worker),
             micro_step_s=taken_s,
-            data_wait_s=self._data_wait_s(worker),
+            data_wait_s=self._data_wait_s(worker, excess_s=taken_s * (1 - 1 / ratio)),
             ratio=ratio,
         )
         is_well = ratio < 1 + (balance.slow_from - 1) / 2
@@ -147,9 +154,12 @@ class _Watch:
             return replace(found, since=memory.position, since_s=self.now)
         return replace(found, is_told=self._is_news(worker, found))
 
-    def _data_wait_s(self, worker: WorkerId) -> float:
-        known, slot = self.memory.starved.get(worker), self.speeds.measured[worker]
-        return (known.rank_s if known else slot.rank_s or 0.0) - (slot.micro_step_s or 0.0)
+    def _data_wait_s(self, worker: WorkerId, *, excess_s: float) -> float:
+        """How long it waits for data, if most of what it takes longer than its kind is that."""
+        slot = self.speeds.measured[worker]
+        wait_s = self.speeds.taken[worker] - (slot.micro_step_s or 0.0)
+        beyond_s = wait_s - self.speeds.usual_wait_s(worker)
+        return wait_s if slot.data_wait_s is not None and beyond_s > excess_s / 2 else 0.0
 
     def _first(self, worker: WorkerId) -> Slowness:
         view, memory = self.view, self.memory
@@ -218,7 +228,7 @@ class _Watch:
         """How slow, and what else could be: `...; holds 1, without it 152 ms (4+4+4+4)`."""
         view, base = self.view, self.base
         speed = f"{_ms(slow.micro_step_s)}, {slow.ratio:.2g} × {slow.usual}"  # noqa: RUF001
-        if slow.waits_for_data:
+        if slow.data_wait_s:
             speed += f", {_ms(slow.data_wait_s)} of it waiting for data"
         held = len(drafts.ranks_of(base)[worker])
         if not held:

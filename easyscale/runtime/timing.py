@@ -18,8 +18,10 @@ _CHANGED, _CHANGED_SHARE = 5, 0.2
 _LEAPT, _LEAPT_SHARE = 3, 1.0
 #: further where entries are noisy: by so many times their spread.
 _NOISE = 4.0
-#: What is usual, and its spread, take so many entries: of fewer they would be chance.
+#: What is usual, and its spread, take so many entries: of fewer they would be chance, and such a
+#: spread is believed to be no less than this share.
 _LEAST = 8
+_UNSURE = 0.15
 #: The usual pace is found anew after so many entries: a median costs more than an addition.
 _REFRESH = 8
 
@@ -74,8 +76,8 @@ class Window:
         middle = median(self._values) if len(self._values) > 1 else 0.0
         if not middle:
             return None
-        if len(self._values) < _LEAST:  # too few to know: the worst of them stands for it
-            return max(abs(value - middle) for value in self._values) / middle
+        if len(self._values) < _LEAST:
+            return max(_UNSURE, *(abs(value - middle) / middle for value in self._values))
         return median(abs(value - middle) for value in self._values) / middle
 
     def _refresh(self) -> None:

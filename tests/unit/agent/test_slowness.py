@@ -201,4 +201,5 @@ def test_a_slot_that_waits_for_data_is_slow_and_says_so() -> None:
     watched.job.put(KEYS.node("c"), msgspec.structs.replace(record, slots=(waits,)))
     assert watched.measure([1, 1], [1, 1, 1], [1], steps=6) == ["c/cpu:0"]
     reason = watched.memory.slow[SIX[-1]].reason
+    assert watched.memory.slow[SIX[-1]].data_wait_s == 1.5
     assert reason.startswith("2,500 ms, 2.5 × its kind, 1,500 ms of it waiting for data;")  # noqa: RUF001

@@ -49,12 +49,16 @@ def test_where_steps_are_noisy_a_change_must_stand_out_of_the_noise() -> None:
     assert window.spread() == pytest.approx(0.3), "of three steps nobody knows it anew"
 
 
-def test_a_young_window_is_as_sure_as_its_worst_entry() -> None:
+def test_a_young_window_is_no_surer_than_its_worst_entry() -> None:
     window = Window()
     feed(window, 1.0)
     assert window.spread() is None
-    feed(window, 1.1, 0.8)
+    feed(window, 1.01)
+    assert window.spread() == 0.15
+    feed(window, 0.8)
     assert window.spread() == pytest.approx(0.2)
+    feed(window, *[1.0] * 5)
+    assert window.spread() == 0.0, "from eight on it is the median of what they show"
 
 
 def test_a_pace_that_swings_every_other_step_keeps_one_median() -> None:

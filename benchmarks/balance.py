@@ -2,7 +2,8 @@
 
 `python benchmarks/balance.py` trains on CPU slots that sleep for their micro-steps, so that their
 speeds are known; then one of them becomes four times slower. Targets: within 5 % of the optimum, a
-new map within 10 steps, which costs at most 1 step.
+new map within 10 steps, which costs at most 1 step. What a step takes beside those sleeps has
+nothing to do with the map; the job with equal shares shows it, and it is taken off before judging.
 """
 
 import argparse
@@ -95,20 +96,23 @@ def main() -> None:
 
 def tell(ours_s: float, equal_s: float) -> None:
     best_s = best_step_s(SPEEDS)
-    verdict = "met" if ours_s <= NEAR_TARGET * best_s else "missed"
+    beside_s = equal_s - max(SPEEDS) * N / len(SPEEDS)
+    near = (ours_s - beside_s) / best_s
+    verdict = "met" if near <= NEAR_TARGET else "missed"
     for name, step_s in (("equal shares", equal_s), ("balanced", ours_s), ("optimum", best_s)):
         print(f"{name:>12}: step {1e3 * step_s:6.1f} ms, {N / step_s:6.1f} micro-steps/s")
+    print(f"{equal_s / ours_s:.2f} x of equal shares; beside micro-steps {1e3 * beside_s:.1f} ms")
     print(
-        f"{equal_s / ours_s:.2f} x of equal shares; {ours_s / best_s:.3f} x of the optimum's step"
+        f"{near:.3f} x of the optimum's step without that (target {NEAR_TARGET} x: {verdict}), "
+        f"{ours_s / best_s:.3f} x with it"
     )
-    print(f"(target {NEAR_TARGET} x: {verdict})")
 
 
 def tell_move(out: Path, steps: int) -> None:
     """The second slot becomes slower: when the map is another one, and what that cost."""
-    began = Trail(out).last - 1  # the last step may be half written
     slower = (SPEEDS[0], SPEEDS[1] * SLOWER, *SPEEDS[2:])
     set_pace(out, slower)
+    began = Trail(out).last  # the next step is the first that is slow from its beginning
     trail = await_rest(out, steps // 2, since=began + STEPS_TARGET)
     moved = next(
         s for s in sorted(trail.held) if s > began and counts(trail, s) != counts(trail, began)

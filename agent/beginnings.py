@@ -170,8 +170,13 @@ def _wait_for_nodes(at: Standpoint, memory: Memory, reason: str, *, anew: bool) 
 
 
 def newest_snapshot(at: Standpoint) -> SnapshotRecord | None:
-    """The newest that nobody has found unreadable."""
-    return max((s for s in _kept(at) if not s.rejected), key=_age_order, default=None)
+    """The newest that nobody has found unreadable; one that was overtaken is the last hope."""
+    commit = at.view.newest
+
+    def order(snapshot: SnapshotRecord) -> tuple[bool, tuple[int, GenerationNumber, str]]:
+        return commit is None or not commit.overtakes(snapshot), _age_order(snapshot)
+
+    return max((s for s in _kept(at) if not s.rejected), key=order, default=None)
 
 
 def _none_is_readable(at: Standpoint) -> str:

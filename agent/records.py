@@ -105,7 +105,11 @@ def register_snapshots(turn: Turn) -> None:
     """Register the oldest waiting snapshot, and mark what it supersedes."""
     state = turn.state
     fence = _fence(state)
-    if fence is None or state.registering or not state.unregistered or not state.revision_known:
+    if fence is None or state.registering or not state.revision_known:
+        return
+    _drop_overtaken(turn)
+    state = turn.state
+    if not state.unregistered:
         return
     record = state.unregistered[0]
     known = {name: s for name, s in state.view.snapshots.items() if not s.superseded}
@@ -124,6 +128,22 @@ def register_snapshots(turn: Turn) -> None:
     put = Put(state.keys.snapshot(record.name), encode(record))
     turn.set(registering=record.name)
     turn.do(Transact(name=f"{SNAPSHOT}{record.name}", compares=fence, operations=(put, *marks)))
+
+
+def _drop_overtaken(turn: Turn) -> None:
+    """Snapshots that our newest commit has left behind are not recorded; their folders stay."""
+    state = turn.state
+    commit = state.commit
+    overtaken = tuple(s for s in state.unregistered if commit is not None and commit.overtakes(s))
+    if not overtaken:
+        return
+    turn.set(unregistered=tuple(s for s in state.unregistered if s not in overtaken))
+    for snapshot in overtaken:
+        news.announce(
+            turn,
+            EventKind.NOTE,
+            f"{snapshot.name} does not count: the job was restored from before it",
+        )
 
 
 def snapshot_registered(turn: Turn, name: str, *, succeeded: bool | None) -> None:

@@ -225,6 +225,13 @@ class SnapshotReference(msgspec.Struct, frozen=True):
     digest: str
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """A restore on the way to a generation, and the step that it began from."""
+
+    generation: GenerationNumber
+    step: int
+
+
 class Commit(Record, frozen=True, kw_only=True):
     """The self-contained record of an agreed generation; whoever holds it can act on it.
 
@@ -242,6 +249,8 @@ class Commit(Record, frozen=True, kw_only=True):
     occasion: Occasion = Occasion.NONE
     #: As in the plan.
     step_s: tuple[float, float] | None = None
+    #: The restores that led here, this one included, as far as they tell which snapshots count.
+    restores: tuple[Restored, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -256,6 +265,16 @@ class Commit(Record, frozen=True, kw_only=True):
     def pauses(self) -> bool:
         """The job stops at the next boundary with a snapshot; nobody runs in this generation."""
         return not self.members
+
+    def overtakes(self, snapshot: "SnapshotRecord") -> bool:
+        """A restore after the snapshot's generation began from before it: it counts no more.
+
+        Whoever wrote it had been taken over, or was out of reach when the job was restored.
+        """
+        return any(
+            restored.generation > snapshot.generation and restored.step < snapshot.step
+            for restored in self.restores
+        )
 
     def process_rank(self, worker: WorkerId) -> ProcessRank | None:
         """The worker's place in the group, or None when this generation goes on without it."""

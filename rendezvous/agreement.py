@@ -186,7 +186,7 @@ def _overlap_objection(commit: Commit, view: JobView, silent: frozenset[Incarnat
         taken_over = commit.mode is Mode.RESTORE and all(
             _agent(worker) in silent for worker in older.workers
         )
-        if not (shares or proven or taken_over):
+        if not (shares or proven or taken_over or _has_been_left(older, view)):
             label = older.generation.label
             ended = "it" if len(older.workers) == 1 else "one of them"
             return (
@@ -194,6 +194,20 @@ def _overlap_objection(commit: Commit, view: JobView, silent: frozenset[Incarnat
                 f" or proof that {ended} ended"
             )
     return None
+
+
+def _has_been_left(older: Commit, view: JobView) -> bool:
+    """A worker entered a newer generation and met a member of this one there.
+
+    Entering takes the arrival of all members, and whoever has arrived never goes back: this
+    generation has lost a worker that it needs, also if nobody hears of that worker any more.
+    """
+    return any(
+        newer.generation > older.generation
+        and view.entries.get(newer.generation)
+        and not set(older.workers).isdisjoint(newer.workers)
+        for newer in view.open
+    )
 
 
 def _base_objection(commit: Commit, view: JobView, silent: frozenset[Incarnation]) -> str | None:

@@ -234,6 +234,24 @@ def test_c3_generations_before_one_that_all_have_entered_cannot_run() -> None:
     assert objection(commit(4, [B], mode=Mode.NOW), job.view()) is None
 
 
+def test_c3_whoever_entered_a_generation_met_members_that_have_left_the_one_before() -> None:
+    job = running(A).node("b", "in_use")
+    join = commit(2, [A, B], mode=Mode.BOUNDARY)
+    job.committed(join, entered=False).drop(KEYS.node("a"))
+    alone = commit(3, [B], mode=Mode.NOW)
+    assert objection(alone, job.view()) == (
+        "gen 1 could still run: waits for a/cpu:0 or proof that it ended"
+    )
+    assert objection(alone, job.entered(join, B).view()) is None
+
+
+def test_c3_an_entry_says_nothing_of_a_generation_that_shares_no_member() -> None:
+    job = running(A).node("b", "in_use").node("c", "in_use")
+    other = commit(2, [B, C], mode=Mode.NOW)
+    job.committed(other, entered=[B])
+    assert objection(commit(3, [B], mode=Mode.NOW), job.view()) is not None
+
+
 def test_c3_a_pause_runs_nobody_and_needs_no_overlap() -> None:
     job = running(A, B)
     pause = msgspec.structs.replace(commit(2, [A], mode=Mode.BOUNDARY), members=(), main=None)

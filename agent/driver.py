@@ -5,10 +5,7 @@ the parent of everything the agent starts.
 """
 
 import logging
-import secrets
 import signal
-import socket
-import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -28,26 +25,23 @@ from easyscale.agent.doors.orders import Orders
 from easyscale.agent.doors.prober import probe
 from easyscale.agent.folders import check_writable
 from easyscale.agent.hardware import surroundings
-from easyscale.agent.hardware.devices import Offer, find_slots, slot_environment
+from easyscale.agent.hardware.devices import Offer, find_slots
 from easyscale.agent.hardware.devices_file import DevicesFile
 from easyscale.agent.hardware.gpu_watch import GpuWatch
 from easyscale.agent.hardware.surroundings import shm_bytes
 from easyscale.agent.inbox import Inbox
 from easyscale.agent.link import StoreLink
 from easyscale.agent.node_name import claim_name
+from easyscale.agent.outfit import fork_request, identity_of, local_host, supervisor_settings
 from easyscale.agent.processes.guard import LeaseGuard
 from easyscale.agent.processes.orphans import OrphanReaper, is_init
-from easyscale.agent.processes.supervisor import Supervisor, SupervisorSettings
-from easyscale.agent.processes.zygote_link import ZygoteSettings
-from easyscale.agent.settings import Identity, LaunchSettings
+from easyscale.agent.processes.supervisor import Supervisor
+from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.snapshots import Catalogue
-from easyscale.messages import ForkRequest, WorkerSettings
 from easyscale.model import WorkerId
 from easyscale.pulse import Beat
-from easyscale.rendezvous.endpoints import parse_endpoint
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.membership import boottime_s
-from easyscale.rendezvous.view import incarnation_of
 from easyscale.reports import Audience, EventKind, Fact, JobEvent
 
 if TYPE_CHECKING:
@@ -57,8 +51,6 @@ log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Never handed to a worker: it is for the agent's own connection.
-_SECRETS = frozenset({"EASYSCALE_ETCD_PASSWORD"})
 
 
 def launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str] = ()) -> int:
@@ -125,11 +117,11 @@ class Driver:
             store=lambda: self._link.opened,
         )
         self._door = Door(self._view, self._audience, environment=settings.environment)
-        self._door.bind(_local_host(settings))
+        self._door.bind(local_host(settings))
         self._metrics = self._metrics_server()
-        self._identity = _identity(settings, address=self._door.address)
+        self._identity = identity_of(settings, address=self._door.address)
         self._supervisor = Supervisor(
-            _supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
+            supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
         )
         self._code = CodeCheck(settings)
         self._told_changes: set[str] = set()
@@ -350,7 +342,10 @@ class Driver:
             self._inbox.put(events.ForkFailed(worker=worker, reason=changed))
             return
         self._workers[worker] = None
-        self._supervisor.fork(self._fork_request(worker))
+        spec = self._state.spec
+        assert spec is not None, "workers are forked once the job is open"
+        slot = next(slot for slot in self._slots if slot.name == worker.slot)
+        self._supervisor.fork(fork_request(self._settings, spec, worker, slot=slot))
 
     def _open_audience(self, notes: Sequence[str]) -> None:
         settings = self._settings
@@ -365,95 +360,6 @@ class Driver:
         self._audience.open(job=settings.job_id, facts=facts)
         for note in notes:
             self._audience.event(_note(settings.job_id, note))
-
-    def _fork_request(self, worker: WorkerId) -> ForkRequest:
-        settings, spec = self._settings, self._state.spec
-        assert spec is not None, "workers are forked once the job is open"
-        timeouts = settings.timeouts
-        hang_s = settings.hang_timeout_s or timeouts.hang_least_s
-        return ForkRequest(
-            settings=WorkerSettings(
-                worker=worker,
-                job_id=settings.job_id,
-                token=spec.token,
-                local_host=_local_host(settings),
-                logical_workers=spec.logical_workers,
-                seed=spec.seed,
-                determinism=spec.determinism,
-                threads_per_worker=spec.threads_per_worker,
-                left_open=settings.left_open,
-                partials=settings.partials,
-                snapshot_dir=str(Path(settings.working_directory) / settings.snapshot_dir),
-                snapshot_every_steps=settings.snapshot_every_steps,
-                snapshot_every_s=settings.snapshot_every_s,
-                forming_timeout_s=timeouts.forming_timeout_s,
-                exchange_deadline_s=hang_s + timeouts.exchange_margin_s,
-                linger_timeout_s=timeouts.forming_timeout_s,
-            ),
-            script=settings.script,
-            environment=_worker_environment(settings) | self._slot_environment(worker.slot),
-            working_directory=settings.working_directory,
-        )
-
-    def _slot_environment(self, name: str) -> dict[str, str]:
-        return next(slot_environment(slot) for slot in self._slots if slot.name == name)
-
-
-def _identity(settings: LaunchSettings, *, address: str) -> Identity:
-    host = socket.gethostname()
-    boot_id = _boot_id()
-    incarnation = incarnation_of(host=host, boot_id=boot_id, chance=secrets.token_hex(4))
-    return Identity(
-        node=settings.node_name,
-        incarnation=incarnation,
-        boot_id=boot_id,
-        host=host,
-        address=address,
-    )
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""  # no boot can be told from another here: an end is proven in other ways
-
-
-def _supervisor_settings(settings: LaunchSettings, *, slots: int) -> SupervisorSettings:
-    log_dir = Path(settings.log_dir)
-    return SupervisorSettings(
-        log_dir=log_dir,
-        zygote=ZygoteSettings(
-            python=sys.executable,
-            environment=_worker_environment(settings),
-            log_file=log_dir / settings.node_name / "zygote.log",
-            threads_per_worker=settings.threads_per_worker,
-            determinism=settings.determinism,
-            workers=slots,
-            preload=settings.preload,
-        ),
-    )
-
-
-def _worker_environment(settings: LaunchSettings) -> dict[str, str]:
-    return {name: value for name, value in settings.environment.items() if name not in _SECRETS}
-
-
-def _local_host(settings: LaunchSettings) -> str:
-    """What other workers are told to connect to: this host's end of the road to etcd."""
-    if settings.local_address:
-        return settings.local_address
-    if not settings.store.endpoints:
-        return "127.0.0.1"
-    endpoint = parse_endpoint(settings.store.endpoints[0])
-    try:
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)
-        family, _, _, _, address = found[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing: it only asks the routing table
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
 
 
 def _now() -> machine.Now:

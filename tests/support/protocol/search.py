@@ -207,6 +207,19 @@ def search(scene: Scene, guards: Guards = ALL_GUARDS, *, limit: int = 1_000_000)
     return _judge_ends(model, states, parents, origins, two_groups)
 
 
+def reachable(scene: Scene, guards: Guards = ALL_GUARDS) -> Iterator[State]:
+    """Every state that the scene can reach, in the order in which they are found."""
+    model = Model(scene, guards)
+    found = {model.begin(): None}
+    todo = list(found)
+    while todo:
+        state = todo.pop()
+        yield state
+        fresh = [m.state for m in model.moves(state) if m.state not in found]
+        found.update(dict.fromkeys(fresh))
+        todo += dict.fromkeys(fresh)
+
+
 def _judge_ends(
     model: Model,
     states: Sequence[State],

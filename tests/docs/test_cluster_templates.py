@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from easyscale.agent.plain.settings import PlainSettings
-from easyscale_cli.commands.launch import command, read_settings
+from easyscale_cli.commands.launch import command
+from easyscale_cli.launch_reading import read_settings
 from tests.support.processes import easyscale_command, started
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

@@ -8,12 +8,8 @@ import pytest
 from easyscale.agent.plain.settings import Entry, PlainSettings, StaticPlace, Std
 from easyscale.agent.settings import LaunchSettings
 from easyscale.errors import UsageError
-from easyscale_cli.commands.launch import (
-    _idle_words,
-    command,
-    read_settings,
-    split_script_arguments,
-)
+from easyscale_cli.commands.launch import _idle_words, command
+from easyscale_cli.launch_reading import read_settings, split_script_arguments
 from easyscale_cli.torchrun_flags import PLAIN_WORDS
 
 ENVIRON = {"HOME": "/home/someone"}
@@ -281,6 +277,13 @@ def test_one_node_meets_nobody_whatever_is_said_of_where(script: str) -> None:
     settings = plain_of(*words, script)
     assert (settings.meets, settings.job_id) == (False, "x")
     assert not plain_of("--standalone", "--nnodes", "1:4", script).meets
+
+
+def test_one_node_with_a_port_has_a_name_by_which_commands_find_it(script: str) -> None:
+    names = {plain_of("--master-port", "29501", script).job_id for _ in range(2)}
+    assert len(names - {"none"}) == 2
+    two = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "head")
+    assert plain_of(*two, script).job_id == "none", "the same on nodes that do not meet"
 
 
 def test_nodes_meet_at_an_etcd_of_their_own_without_a_name(script: str) -> None:

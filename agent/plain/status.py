@@ -129,6 +129,8 @@ def _note(sight: Sight, terms: Terms, state: JobState) -> str | None:
         return f"{len(sight.offers)} of {terms.min_nodes} nodes are there"
     if sight.stop is not None:
         return f"stopped by {sight.stop.by or 'a wish'}"
+    if state is JobState.RUNNING:
+        return None
     return (round_.reason or None) if round_ is not None else None
 
 

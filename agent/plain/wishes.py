@@ -104,7 +104,7 @@ def take(turn: Turn) -> None:
             turn.set(taken=turn.state.taken | {wish_id})
             if state.round is None or state.node not in state.round.drained:
                 turn.tell(EventKind.DRAINED, wish.by, node=state.node)
-            turn.do(actions.Settle(wish_id=wish_id))
+            # The wish stands as long as this node may still be seen; its next agent forgets it.
             turn.do(actions.Exit(code=0, reason="the job goes on without this node"))
 
 

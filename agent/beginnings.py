@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from easyscale.agent import budget, drafts, gathering, words
+from easyscale.agent import budget, drafts, gathering, restoring, words
 from easyscale.agent.memory import Memory
 from easyscale.agent.verdicts import Standpoint, Verdict
 from easyscale.errors import ExitCode
@@ -145,7 +145,7 @@ def restore(at: Standpoint, memory: Memory, *, era: int | None = None) -> Verdic
     number = GenerationNumber(era or 1, 1)
     if era is None and head is not None:
         number = GenerationNumber(head.era, head.planned + 1)
-    snapshot = newest_snapshot(at)
+    snapshot = restoring.newest_to_restore(_kept(at), at.view.newest)
     if snapshot is None and (refused := _none_is_readable(at)):
         outcome = Outcome(state=JobState.FAILED, exit_code=ExitCode.JOB_FAILED, reason=refused)
         return Verdict(End(outcome), refused, memory)
@@ -169,22 +169,12 @@ def _wait_for_nodes(at: Standpoint, memory: Memory, reason: str, *, anew: bool) 
     return Verdict(None, reason, memory, at.now + at.timeouts.settle_s)
 
 
-def newest_snapshot(at: Standpoint) -> SnapshotRecord | None:
-    """The newest that nobody has found unreadable; one that was overtaken is the last hope."""
-    commit = at.view.newest
-
-    def order(snapshot: SnapshotRecord) -> tuple[bool, tuple[int, GenerationNumber, str]]:
-        return commit is None or not commit.overtakes(snapshot), _age_order(snapshot)
-
-    return max((s for s in _kept(at) if not s.rejected), key=order, default=None)
-
-
 def _none_is_readable(at: Standpoint) -> str:
     """Why a job that has snapshots cannot go on; it must not begin anew without a word."""
     kept = _kept(at)
     if not kept:
         return ""
-    newest = max(kept, key=_age_order)
+    newest = max(kept, key=restoring.age_order)
     others = f", nor any of the {len(kept) - 1} before it" if len(kept) > 1 else ""
     return (
         f"snapshot {newest.name} cannot be read{others}: {newest.rejected}; "
@@ -195,10 +185,6 @@ def _none_is_readable(at: Standpoint) -> str:
 def _kept(at: Standpoint) -> list[SnapshotRecord]:
     known = {record.name: record for record in at.found} | dict(at.view.snapshots)
     return [s for s in known.values() if not s.superseded]
-
-
-def _age_order(snapshot: SnapshotRecord) -> tuple[int, GenerationNumber, str]:
-    return snapshot.step, snapshot.generation, snapshot.name
 
 
 def _restore_reason(snapshot: SnapshotRecord | None, *, anew: bool) -> str:

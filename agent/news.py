@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from easyscale.agent import budget, words
+from easyscale.agent import budget, restoring, words
 from easyscale.agent.actions import Announce
 from easyscale.agent.state import State, Turn
 from easyscale.model import Commit, Ending, Mode, Occasion, SnapshotRecord, WorkerId
@@ -297,8 +297,7 @@ def newest_snapshot(turn: Turn) -> SnapshotRecord | None:
     """The newest that can be read, here or by the store's word."""
     state = turn.state
     known = {s.name: s for s in (*state.found, *state.unregistered)} | dict(state.view.snapshots)
-    usable = [s for s in known.values() if not s.superseded and not s.rejected]
-    return max(usable, key=lambda s: (s.step, s.generation), default=None)
+    return restoring.newest_to_restore(known.values(), state.commit)
 
 
 def tell_waiting(turn: Turn, reason: str, *, every_s: float = 30.0) -> None:

@@ -7,7 +7,7 @@ people. Without an agent the rest stands alone, unknown facts as None.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from easyscale.agent import budget
+from easyscale.agent import budget, restoring
 from easyscale.agent.doors.chronicle import Told
 from easyscale.agent.doors.slot_status import Closely, slots_of
 from easyscale.agent.hardware.meter import Reading
@@ -233,8 +233,7 @@ def newest_snapshot(view: JobView, own: Own | None) -> SnapshotRecord | None:
     known = dict(view.snapshots)
     if own is not None:
         known = {s.name: s for s in (*own.state.found, *own.state.unregistered)} | known
-    usable = [s for s in known.values() if not s.superseded and not s.rejected]
-    return max(usable, key=lambda s: (s.step, s.generation), default=None)
+    return restoring.newest_to_restore(known.values(), view.newest)
 
 
 def _snapshot(view: JobView, own: Own | None) -> SnapshotFacts | None:

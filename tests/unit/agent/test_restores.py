@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from easyscale.agent import drafts
+from easyscale.agent.restoring import newest_to_restore
 from easyscale.model import Assignment, Commit, Mode, Plan, Restored, SnapshotReference
 from easyscale.rendezvous.view import JobView
 from tests.support.views import Job, commit, number, worker
@@ -84,6 +85,19 @@ def test_a_snapshot_counts_unless_a_later_restore_began_before_it(
     view = Job().snapshot(step, generation).view()
     (snapshot,) = view.snapshots.values()
     assert after((1, 0), (4, 50)).overtakes(snapshot) is not counts
+
+
+def test_a_restore_takes_the_newest_that_counts_and_an_overtaken_one_before_none() -> None:
+    view = Job().snapshot(70, 3).snapshot(55, 4).snapshot(60, 5, rejected="torn").view()
+    found = dict(view.snapshots)
+    best = newest_to_restore(found.values(), after((4, 50)))
+    assert best is not None
+    assert best.step == 55
+    del found[best.name]
+    hope = newest_to_restore(found.values(), after((4, 50)))
+    assert hope is not None
+    assert hope.step == 70
+    assert newest_to_restore((), None) is None
 
 
 @given(

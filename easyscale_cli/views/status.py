@@ -139,7 +139,8 @@ def _top(status: JobStatus, window: Window) -> list[Line]:
     lines = [_title(status, window)]
     if job.steps and job.step is not None:
         lines.append(bar(job.step / job.steps, cells, glyphs))
-    lines += ends(_how_far(job, cells, glyphs), _how_long(job, glyphs), cells, glyphs.cut)
+    far = _how_many(status, glyphs) if job.step is None else _how_far(job, cells, glyphs)
+    lines += ends(far, _how_long(job, glyphs), cells, glyphs.cut)
     lines += _how_well(status, cells, glyphs)
     if job.note and job.state is not JobState.RUNNING:
         lines += wrap(line(glyphs.prose(job.note)), cells)
@@ -173,8 +174,6 @@ def _title(status: JobStatus, window: Window) -> Line:
 
 
 def _how_far(job: JobFacts, cells: int, glyphs: Glyphs) -> Line:
-    if job.step is None:
-        return ()
     step = line(Span(f"step {numbers.count(job.step)}", Role.NAME))
     rows = [step]
     if job.steps:
@@ -188,6 +187,13 @@ def _how_far(job: JobFacts, cells: int, glyphs: Glyphs) -> Line:
     elif job.epochs is None:
         rows.append(line(f"epoch {numbers.count(job.epoch)}"))
     return join(rows, glyphs.between)
+
+
+def _how_many(status: JobStatus, glyphs: Glyphs) -> Line:
+    """What is known of a job whose steps are not."""
+    ranks = sum(len(slot.ranks) for slot in status.slots)
+    nodes = line(numbers.counted(status.counts.nodes, "node"))
+    return join([line(Span(numbers.counted(ranks, "rank"), Role.NAME)), nodes], glyphs.between)
 
 
 def _how_long(job: JobFacts, glyphs: Glyphs) -> Line:

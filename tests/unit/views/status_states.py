@@ -7,6 +7,7 @@ import msgspec
 from easyscale.job_status import (
     Budget,
     Changes,
+    Counts,
     JobFacts,
     JobStatus,
     Metric,
@@ -406,7 +407,84 @@ MIXED = msgspec.structs.replace(
     ),
 )
 MIXED = msgspec.structs.replace(MIXED, counts=count_slots(MIXED.slots))
+
+
+def told(kind: EventKind, /, at: str, generation: int, reason: str = "", **facts: Fact) -> JobEvent:
+    """A change of a job whose steps nobody knows."""
+    event = change(kind, at, 0, generation, reason, **facts)
+    return msgspec.structs.replace(event, step=None, job="ddp")
+
+
+def ranks_at(
+    node: str, slot: str, *ranks: int, state: str = "in_use", **facts: object
+) -> SlotFacts:
+    bare = SlotFacts(node=node, slot=slot, kind="", state=state, ranks=ranks)
+    return msgspec.structs.replace(bare, **facts)
+
+
+PLAIN = JobStatus(
+    at="2026-10-04T14:13:58.012Z",
+    job=JobFacts(
+        id="ddp",
+        state=JobState.RUNNING,
+        mode="plain",
+        logical_workers=None,
+        determinism=None,
+        era=1,
+        generation=3,
+        step=None,
+        steps=None,
+        epoch=None,
+        epochs=None,
+        started="2026-10-04T14:01:05.000Z",
+        elapsed_s=773.0,
+        left_s=None,
+        steps_per_s=None,
+        samples_per_s=None,
+        user="ann",
+    ),
+    slots=(
+        ranks_at("a", "local:0", 0, pid=4811, utilisation_share=0.98, memory_used_bytes=2 * GB),
+        ranks_at("a", "local:1", 1, pid=4812, utilisation_share=0.97, memory_used_bytes=2 * GB),
+        ranks_at("b", "local:0", 2),
+        ranks_at("b", "local:1", state="standby", note="its workers have ended well"),
+    ),
+    counts=Counts(in_use=3, standby=1, emptied=0, starting=0, draining=0, gone=0, nodes=2),
+    step_time=StepTime(measured_s=None, predicted_s=None),
+    changes=Changes(
+        count=2,
+        paused_s=None,
+        steps_lost=None,
+        last=(
+            told(EventKind.STARTED, "14:10:00", 3, "restart 1 of 3", node="a", workers=2),
+            told(
+                EventKind.LOST, "14:09:58", 2, "ValueError: target 11 is out of bounds for 10"
+                " classes", node="b", pid=4821, ranks=(2,),
+            ),
+            told(EventKind.STARTED, "14:03:00", 2, "b joined", node="a", workers=2),
+            told(EventKind.JOINED, "14:02:58", 1, "b joined", node="b"),
+            told(EventKind.STARTED, "14:01:06", 1, node="a", workers=2),
+        ),
+    ),
+    budget=Budget(used=1, limit=3),
+    store=StoreFacts(reachable=True, silent_s=0.0),
+)  # fmt: skip
+PACKED = msgspec.structs.replace(
+    PLAIN,
+    job=msgspec.structs.replace(PLAIN.job, id="packed", mode="packed", logical_workers=8),
+    slots=(
+        ranks_at("a", "cuda:0", 0, 1, 2),
+        ranks_at("a", "cuda:1", 3, 4, 5, state="starting"),
+        ranks_at("b", "cuda:0", 6, 7, state="draining"),
+        ranks_at("b", "cuda:1", state="gone", note="its agent has ended, or nobody hears it"),
+    ),
+    counts=Counts(in_use=1, standby=0, emptied=0, starting=1, draining=1, gone=1, nodes=2),
+    changes=Changes(count=0, paused_s=None, steps_lost=None),
+    store=None,
+)
 SMALL_STATES = {
+    "plain": PLAIN,
+    "packed": PACKED,
     "single": SINGLE,
     "waiting": WAITING,
     "restoring": RESTORING,

@@ -139,7 +139,7 @@ def _top(status: JobStatus, window: Window) -> list[Line]:
     lines = [_title(status, window)]
     if job.steps and job.step is not None:
         lines.append(bar(job.step / job.steps, cells, glyphs))
-    far = _how_many(status, glyphs) if job.step is None else _how_far(job, cells, glyphs)
+    far = _how_far(status, cells, glyphs)
     lines += ends(far, _how_long(job, glyphs), cells, glyphs.cut)
     lines += _how_well(status, cells, glyphs)
     if job.note and job.state is not JobState.RUNNING:
@@ -173,7 +173,10 @@ def _title(status: JobStatus, window: Window) -> Line:
     return spread(title, now, window.cells, glyphs.cut)
 
 
-def _how_far(job: JobFacts, cells: int, glyphs: Glyphs) -> Line:
+def _how_far(status: JobStatus, cells: int, glyphs: Glyphs) -> Line:
+    job = status.job
+    if job.step is None:
+        return _how_many(status, glyphs)
     step = line(Span(f"step {numbers.count(job.step)}", Role.NAME))
     rows = [step]
     if job.steps:

@@ -10,6 +10,7 @@ from easyscale.agent import crew, leaving, news, offering, reaching, records, re
 from easyscale.agent.actions import Enrol, KillWorker, Write
 from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
 from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
+from easyscale.messages import StepReport
 from easyscale.model import (
     Commit,
     Determinism,
@@ -24,7 +25,7 @@ from easyscale.model import (
 from easyscale.rendezvous.agreement import JobView
 from easyscale.reports import EventKind
 
-#: A capability is passed on when it changed by more than this share.
+#: A capability is passed on when it, or the spread of its steps, changed by more than this share.
 CAPABILITY_CHANGE = 0.05
 #: and at once when it changed by more than this.
 URGENT_CHANGE = 0.15
@@ -50,12 +51,15 @@ def enrol(turn: Turn) -> None:
 def record_of(turn: Turn) -> NodeRecord:
     """Our node as others see it; a measurement alone is passed on now and then only."""
     state = turn.state
-    slots = tuple(_slot_record(state, slot.name, slot.kind) for slot in state.slots)
+    is_urgent = _is_urgent(state)
+    slots = tuple(
+        _slot_record(state, slot.name, slot.kind, all_anew=is_urgent) for slot in state.slots
+    )
     timeouts = state.settings.timeouts
     nodes = len({worker.node for worker in state.commit.workers}) if state.commit else 1
     urgent_s = max(timeouts.capability_urgent_s, nodes / MOST_URGENT_PER_S)
     every_s = timeouts.capability_every_s
-    if _is_urgent(state):
+    if is_urgent:
         every_s = min(urgent_s, every_s)
     if turn.now.s - state.measured_s < every_s:
         slots = _with_former_measurements(state, slots)
@@ -87,11 +91,19 @@ def _is_urgent(state: State) -> bool:
     return False
 
 
+def _is_news(report: StepReport, former: SlotRecord | None, measured: float, known: float) -> bool:
+    """The speed has changed, or how surely it is known."""
+    spread = former.spread if former is not None else None
+    surer = abs((report.micro_step_spread or 0.0) - (spread or 0.0)) >= CAPABILITY_CHANGE
+    return surer or _change(measured, known) >= CAPABILITY_CHANGE
+
+
 def _change(measured: float, known: float) -> float:
     return max(measured, known) / min(measured, known) - 1
 
 
-def _slot_record(state: State, name: str, kind: str) -> SlotRecord:
+def _slot_record(state: State, name: str, kind: str, *, all_anew: bool) -> SlotRecord:
+    """A slot as it is now; a small change of its speed is left out unless another one is urgent."""
     worker = state.workers.get(name)
     if worker is None:
         return SlotRecord(name, kind or state.zygote_kind or "", None, _empty_state(state, name))
@@ -107,13 +119,14 @@ def _slot_record(state: State, name: str, kind: str) -> SlotRecord:
     if report is None or not measured:
         return record
     known = former.rank_s if former is not None and former.worker == worker.id else None
-    if known and _change(measured, known) < CAPABILITY_CHANGE:
+    if known and not (all_anew or _is_news(report, former, measured, known)):
         return _with_measurement(record, former)
     return msgspec.structs.replace(
         record,
         micro_step_s=report.micro_step_s,
         spread=report.micro_step_spread,
         data_wait_s=report.micro_step_data_wait_s,
+        recent_s=report.recent_rank_s,
         free_bytes=report.free_bytes,
         partial_bytes=report.partial_bytes,
     )
@@ -128,6 +141,7 @@ def _with_measurement(record: SlotRecord, former: SlotRecord | None) -> SlotReco
         micro_step_s=former.micro_step_s if former else None,
         spread=former.spread if former else None,
         data_wait_s=former.data_wait_s if former else None,
+        recent_s=former.recent_s if former else None,
         free_bytes=former.free_bytes if former else None,
         partial_bytes=former.partial_bytes if former else None,
     )

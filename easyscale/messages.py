@@ -103,6 +103,8 @@ class StepReport(Message, frozen=True, kw_only=True, tag=True):
     micro_step_spread: float | None = None
     #: How much longer waiting for data makes each micro-step.
     micro_step_data_wait_s: float | None = None
+    #: Both together over the last few steps alone.
+    recent_rank_s: float | None = None
     #: Memory that this process could still take, and what one partial sum of gradients takes.
     free_bytes: int | None = None
     partial_bytes: int | None = None

@@ -342,6 +342,8 @@ class SlotRecord(msgspec.Struct, frozen=True):
     partial_bytes: int | None = None
     #: How much longer waiting for data makes each of them.
     data_wait_s: float | None = None
+    #: What a rank took in the last few steps; all slots of a node that say so say it of one moment.
+    recent_s: float | None = None
 
     @property
     def rank_s(self) -> float | None:

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+import msgspec
+
 from easyscale.agent.memory import Doubt
 from easyscale.kinds import short_kind
 from easyscale.model import SlotRecord, WorkerId
@@ -33,6 +35,16 @@ def micro_steps(
         worker: max(1, int(measured.get(worker, of_kind.get(slot.kind, of_all)) * NS_PER_S))
         for worker, slot in taken.items()
     }
+
+
+def of_late(slots: Iterable[SlotRecord]) -> tuple[SlotRecord, ...]:
+    """The same slots as if the last few steps were all that is known of them."""
+    return tuple(
+        msgspec.structs.replace(slot, micro_step_s=slot.recent_s, data_wait_s=None)
+        if slot.recent_s
+        else slot
+        for slot in slots
+    )
 
 
 def believed_s(slot: SlotRecord, doubts: Mapping[WorkerId, Doubt]) -> float | None:

@@ -88,10 +88,21 @@ class Scene:
         is_clear = self._gain(layout) >= balance.least_gain * (1 + len(lately))
         return is_clear and self.pays(before, after, pause=balance.rebalance_steps * before)
 
+    def holds_of_late(self, layout: Layout) -> bool:
+        """The last few steps say so, too: they are the same moments for the slots of a machine."""
+        late = profile.of_late(drafts.slots_of(self.view).values())
+        times = profile.micro_steps(late, self.memory.doubts)
+        now, then = (
+            step_of(Place(w, times.get(w, 1), held.get(w, ())) for w in self.ask.stay)
+            for held in (self.present, layout.ranks)
+        )
+        return then < now
+
     def is_certain(self, layout: Layout) -> bool:
         """The gain is more than noise, which explains the less the longer it promises the same."""
-        since = self.memory.promised
-        steps = 1 if since is None else max(1, self.memory.position - since[0])
+        if self.memory.promised is None:
+            return False
+        steps = max(1, self.memory.position - self.memory.promised[0])
         slots = drafts.slots_of(self.view)
         noise = profile.noise(slots[w] for w in self.ask.stay if w in slots and self.present[w])
         return self._gain(layout) >= self.settings.balance.move_noise * noise * sqrt(_CALM / steps)
@@ -151,7 +162,8 @@ def follow_promise(scene: Scene) -> Memory:
     """Since when another map of the same slots would be worth a move, if it is what they say."""
     memory, slots = scene.memory, drafts.slots_of(scene.view)
     own = [slots[w] for w in scene.ask.stay if w in slots and scene.present[w]]
-    if not own or not profile.are_measured(own) or not scene.is_worth_it(scene.best):
+    is_so = bool(own) and profile.are_measured(own) and scene.is_worth_it(scene.best)
+    if not (is_so and scene.holds_of_late(scene.best)):
         return replace(memory, promised=None)
     return replace(memory, promised=memory.promised or (memory.position, scene.now))
 

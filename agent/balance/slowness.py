@@ -34,8 +34,9 @@ class Speeds:
     """What the members of a generation measure, and what is usual among them."""
 
     measured: Mapping[WorkerId, SlotRecord]
-    #: What a rank takes there, as far as that is believed.
+    #: What a rank takes there, as far as that is believed, and of late.
     taken: Mapping[WorkerId, float]
+    late: Mapping[WorkerId, float]
     hosts: Mapping[str, str]
     best: Mapping[WorkerId, float]
 
@@ -90,6 +91,13 @@ class Speeds:
         of_machine = self._usual_of_machine.get((host, self.measured[worker].kind), 0.0)
         return max(self.usual_s(worker), of_machine)
 
+    def is_well_of_late(self, worker: WorkerId, share: float) -> bool:
+        """In the last few steps it was as fast as others then: a median may be of other moments."""
+        host, kind = self.hosts.get(worker.node, worker.node), self.measured[worker].kind
+        others = [self._of_kind[kind], self._of_machine[host, kind]]
+        usual_s = max(median_low(self.late[w] for w in each) for each in others if len(each) > 1)
+        return self.late[worker] < share * usual_s
+
     def usual_wait_s(self, worker: WorkerId) -> float:
         """How long slots of its kind wait for data as a rule."""
         if self.is_alone(worker):
@@ -112,12 +120,13 @@ def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memor
     measured = {w: s for w in base.workers if (s := slots.get(w)) is not None and s.rank_s}
     doubts = memory.doubts
     taken = {w: it for w, slot in measured.items() if (it := profile.believed_s(slot, doubts))}
+    late = profile.micro_steps(profile.of_late(measured.values()), doubts)
     # What it can do for certain: a lucky window is no measure of it.
     surely = {w: taken[w] * (1 + (slot.spread or 0.0)) for w, slot in measured.items()}
     best = {w: min(memory.best.get(w, each), each) for w, each in surely.items()}
     memory = replace(memory, best=best)
     hosts = {name: node.record.host for name, node in view.nodes.items()}
-    watch = _Watch(view, base, memory, balance, now, Speeds(measured, taken, hosts, best))
+    watch = _Watch(view, base, memory, balance, now, Speeds(measured, taken, late, hosts, best))
     slow = {worker: found for worker in measured if (found := watch.judge(worker)) is not None}
     told = {w: replace(s, reason=watch.reason(w, s)) for w, s in slow.items() if s.is_told}
     relapses = watch.relapses(well=[w for w, s in memory.slow.items() if s.is_told], still=told)
@@ -145,12 +154,14 @@ class _Watch:
             data_wait_s=self._data_wait_s(worker, excess_s=taken_s * (1 - 1 / ratio)),
             ratio=ratio,
         )
-        is_well = ratio < 1 + (balance.slow_from - 1) / 2
+        well = 1 + (balance.slow_from - 1) / 2
+        is_well = ratio < well
         if found.is_told:
             return self._until_well(found, worker) if is_well else replace(found, well=None)
         if is_well or (known is None and ratio < balance.slow_from):
             return None
-        if taken_s < balance.slow_from * self.speeds.usual_there_s(worker):
+        is_weather = not self.speeds.is_alone(worker) and self.speeds.is_well_of_late(worker, well)
+        if is_weather or taken_s < balance.slow_from * self.speeds.usual_there_s(worker):
             return replace(found, since=memory.position, since_s=self.now)
         return replace(found, is_told=self._is_news(worker, found))
 

@@ -52,6 +52,7 @@ class Progress:
                 ),
                 micro_step_spread=timing.micro_steps.spread(),
                 micro_step_data_wait_s=middle(timing.delays),
+                recent_rank_s=timing.recent_rank_s(),
                 free_bytes=free_bytes(training.device),
                 partial_bytes=partial_bytes(training),
             )

@@ -21,7 +21,9 @@ _NOISE = 4.0
 #: What is usual, and its spread, take so many entries: of fewer they would be chance, and such a
 #: spread is believed to be no less than this share.
 _LEAST = 8
-_UNSURE = 0.15
+_UNSURE = 0.2
+#: The last steps alone are so many.
+_RECENT = 5
 #: The usual pace is found anew after so many entries: a median costs more than an addition.
 _REFRESH = 8
 
@@ -69,11 +71,15 @@ class Window:
         """The median; while the pace is changing, of what was before."""
         return median(self._values) if self._values else None
 
+    def recent(self) -> float | None:
+        """The median of the last few: slots that are compared by it saw the same moments."""
+        return median(list(self._values)[-_RECENT:]) if self._values else None
+
     def spread(self) -> float | None:
         """How far entries lie from their median, as a share of it: the median of that."""
         if len(self._values) < _LEAST and self._spread is not None:
             return self._spread
-        middle = median(self._values) if len(self._values) > 1 else 0.0
+        middle = median(self._values) if self._values else 0.0
         if not middle:
             return None
         if len(self._values) < _LEAST:
@@ -211,6 +217,11 @@ class Timing:
 
     def end_operation(self) -> None:
         self.completed_at_s = time.monotonic()
+
+    def recent_rank_s(self) -> float | None:
+        """What a rank has taken in the last few steps, its wait for data included."""
+        busy_s = self.micro_steps.recent()
+        return None if busy_s is None else busy_s + (self.delays.recent() or 0.0)
 
     def interrupt(self) -> None:
         """What comes now is no step like the others."""

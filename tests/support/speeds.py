@@ -3,8 +3,9 @@
 Each step takes what its slowest slot takes; what workers report went through the runtime's windows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from math import exp, sqrt
 from random import Random
 from typing import Protocol
@@ -68,6 +69,20 @@ class Crowd:
             is_rare = self._random.random() < self._EXCEPTIONS
             self._own[slot] = self._random.gauss(0.0, self._EXCEPTION if is_rare else self._RULE)
         return exp(self._together + self._own[slot])
+
+
+class Recorded:
+    """What two workers on two busy cores did, step by step, from its beginning again and again."""
+
+    def __init__(self, steps: Sequence[Sequence[float]]) -> None:
+        self._steps = cycle(steps)
+        self._now: Sequence[float] = ()
+
+    def next_step(self) -> None:
+        self._now = next(self._steps)
+
+    def of(self, slot: int) -> float:
+        return self._now[slot]
 
 
 @dataclass
@@ -195,13 +210,15 @@ class Race:
 
     def _report(self, worker: PlayedWorker) -> StepReport:
         window = self._windows.setdefault(worker.id, Window())
+        delays = self._delays.setdefault(worker.id, Window())
         return step_report(
             worker.position,
             steps=_STEPS,
             step_s=self._steps.middle() or 0.1,
             micro_step_s=window.middle(),
             spread=window.spread(),
-            data_wait_s=self._delays.setdefault(worker.id, Window()).middle(),
+            data_wait_s=delays.middle(),
+            recent_s=(window.recent() or 0.0) + (delays.recent() or 0.0) or None,
         )
 
 

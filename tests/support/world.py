@@ -861,11 +861,13 @@ def step_report(
     micro_step_s: float | None = None,
     spread: float | None = None,
     data_wait_s: float | None = None,
+    recent_s: float | None = None,
 ) -> StepReport:
     return StepReport(
         position=Position(step), step=step, steps=steps, epoch=0, epochs=1, metrics={"loss": 1.0},
         step_s=step_s, micro_step_s=micro_step_s, exchange_wait_s=None, data_wait_s=None,
         samples_per_step=8, micro_step_spread=spread, micro_step_data_wait_s=data_wait_s,
+        recent_rank_s=recent_s,
     )  # fmt: skip
 
 

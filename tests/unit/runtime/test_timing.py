@@ -49,14 +49,23 @@ def test_where_steps_are_noisy_a_change_must_stand_out_of_the_noise() -> None:
     assert window.spread() == pytest.approx(0.3), "of three steps nobody knows it anew"
 
 
+def test_the_last_steps_are_known_whatever_the_window_holds() -> None:
+    window = Window()
+    assert window.recent() is None
+    feed(window, *[1.0] * 32, 3.0, 3.0)
+    assert (window.middle(), window.recent()) == (1.0, 1.0)
+    feed(window, 3.0)
+    assert (window.middle(), window.recent()) == (3.0, 3.0)
+
+
 def test_a_young_window_is_no_surer_than_its_worst_entry() -> None:
     window = Window()
     feed(window, 1.0)
-    assert window.spread() is None
+    assert window.spread() == 0.2, "of one step nobody knows"
     feed(window, 1.01)
-    assert window.spread() == 0.15
-    feed(window, 0.8)
-    assert window.spread() == pytest.approx(0.2)
+    assert window.spread() == 0.2
+    feed(window, 0.7)
+    assert window.spread() == pytest.approx(0.3)
     feed(window, *[1.0] * 5)
     assert window.spread() == 0.0, "from eight on it is the median of what they show"
 

@@ -48,7 +48,7 @@ def command(job: str, *, limit_s: float, **asked: Any) -> int:
 def _awaited(glance: Glance) -> str:
     if glance.status.job.step is None:  # its workers have no boundaries that are known here
         used = sum(len(slot.ranks) for slot in glance.status.slots)
-        return f"the end of its {numbers.counted(used, 'worker')}"
+        return f"the end of its {numbers.counted(used, 'worker')}" if used else "its agents to end"
     if glance.status.job.state is JobState.DRAINING:
         return f"the snapshot of step {glance.status.job.step:,} and the workers' end"
     return f"the boundary after step {glance.status.job.step:,}"

@@ -162,8 +162,13 @@ class _Watch:
             return None
         is_weather = not self.speeds.is_alone(worker) and self.speeds.is_well_of_late(worker, well)
         if is_weather or taken_s < balance.slow_from * self.speeds.usual_there_s(worker):
-            return replace(found, since=memory.position, since_s=self.now)
+            step = self._step
+            return replace(found, since=memory.position, since_s=self.now, since_step=step)
         return replace(found, is_told=self._is_news(worker, found))
+
+    @property
+    def _step(self) -> int:
+        return self.view.progress.step if self.view.progress else 0
 
     def _data_wait_s(self, worker: WorkerId, *, excess_s: float) -> float:
         """How long it waits for data, if most of what it takes longer than its kind is that."""
@@ -173,10 +178,9 @@ class _Watch:
         return wait_s if slot.data_wait_s is not None and beyond_s > excess_s / 2 else 0.0
 
     def _first(self, worker: WorkerId) -> Slowness:
-        view, memory = self.view, self.memory
         return Slowness(
-            since=memory.position,
-            since_step=view.progress.step if view.progress else 0,
+            since=self.memory.position,
+            since_step=self._step,
             micro_step_s=0.0,
             ratio=1.0,
             usual="its best" if self.speeds.is_alone(worker) else "its kind",

@@ -379,7 +379,10 @@ def test_filters_part_at_commas_and_two_commas_are_one(script: str) -> None:
 
 
 def test_a_person_says_when_a_slot_is_slow_and_when_a_move_pays(script: str) -> None:
-    words = ("--slow-from", "1.5", "--least-gain", "0.1", "--logical-workers", "4", script)
+    words = (
+        "--slow-from", "1.5", "--slow-seconds", "9", "--least-gain", "0.1",
+        "--logical-workers", "4", script,
+    )  # fmt: skip
     balance = settings_of(*words).balance
-    assert (balance.slow_from, balance.least_gain) == (1.5, 0.1)
+    assert (balance.slow_from, balance.slow_least_s, balance.least_gain) == (1.5, 9.0, 0.1)
     assert (balance.slow_steps, balance.pays_within) == (5, 200), "the others stay"

@@ -115,6 +115,19 @@ class Server:
     def compact(self, revision: int) -> None:
         self._post("/v3/kv/compaction", {"revision": revision, "physical": True})
 
+    def started(self, method: str) -> int:
+        """Calls and streams of this name that it has seen begin, by its own count."""
+        connection = http.client.HTTPConnection(*self.endpoint, timeout=5)
+        try:
+            connection.request("GET", "/metrics")
+            with connection.getresponse() as response:
+                lines = response.read().decode().splitlines()
+        finally:
+            connection.close()
+        wanted = [line for line in lines if line.startswith("grpc_server_started_total{")]
+        counts = [line.rpartition(" ")[2] for line in wanted if f'grpc_method="{method}"' in line]
+        return sum(int(float(count)) for count in counts)
+
     def end(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,6 +1,5 @@
 """One stream carries the keepalives of a connection, whatever happens to it and to etcd."""
 
-import http.client
 import threading
 import time
 from collections.abc import Iterator
@@ -49,20 +48,7 @@ def renewed(store: EtcdStore, lease: LeaseId) -> bool:
 
 
 def streams_opened(server: Server) -> int:
-    """Streams of keepalives that etcd has seen begin, by its own count."""
-    connection = http.client.HTTPConnection(*server.endpoint, timeout=TIMEOUT_S)
-    try:
-        connection.request("GET", "/metrics")
-        with connection.getresponse() as response:
-            text = response.read().decode()
-    finally:
-        connection.close()
-    counts = [
-        int(float(line.rpartition(" ")[2]))
-        for line in text.splitlines()
-        if line.startswith("grpc_server_started_total{") and '"LeaseKeepAlive"' in line
-    ]
-    return sum(counts)
+    return server.started("LeaseKeepAlive")
 
 
 def test_all_keepalives_of_all_leases_go_down_one_stream(own_server: Server) -> None:

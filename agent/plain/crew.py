@@ -94,6 +94,7 @@ class Crew:
                 local_rank=local_rank,
                 rank=member.first_rank + local_rank,
                 slot=member.places[local_rank],
+                workers=member.workers,
             )
             output = self.logs.prepare(attempt, who, ended=partial(self._fall_silent, name))
             worker = _Worker(

@@ -168,6 +168,9 @@ class Driver:
     def _handle(self, event: events.PlainEvent) -> None:
         if isinstance(event, events.Met):
             self._meet(event)
+        elif isinstance(event, events.Seen) and event.sight.terms is not None:
+            # A job that was begun anew while this node was away has another token.
+            self._view.meet(event.sight.terms.token)
         self._state, wanted, reason = machine.step(self._state, event, _now())
         if reason:
             log.info("%s", reason, extra={"event": type(event).__name__})

@@ -16,8 +16,10 @@ from easyscale.agent.processes.log_files import MOST_BYTES, LogFile, Mark, Piece
 from easyscale.errors import UsageError
 from easyscale.reports import Stream
 
-#: Of one stream, in memory.
+#: Of one stream, in memory; less where a node has so many workers that all would be too much.
 KEPT_BYTES = 1 << 18
+_ALL_BYTES = 1 << 24
+_LEAST_BYTES = 1 << 14
 #: A failure's words are those of the round before.
 _ROUNDS = 3
 _MARK_EVERY_S = 0.2
@@ -31,6 +33,8 @@ class Who(NamedTuple):
     local_rank: int
     rank: int
     slot: str
+    #: How many there are on this node.
+    workers: int
 
 
 @dataclass(slots=True)
@@ -40,6 +44,7 @@ class KeptStream:
     rank: int
     #: The file that holds all of it, if there is one.
     path: Path | None = None
+    most_bytes: int = KEPT_BYTES
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _chunks: deque[bytes] = field(default_factory=deque)
     #: Of the bytes that are kept, and of the end of all that was printed.
@@ -55,7 +60,7 @@ class KeptStream:
             self._end += len(data)
             if self.path is None:
                 self._chunks.append(data)
-                while self._end - self._begin > KEPT_BYTES + len(self._chunks[0]):
+                while self._end - self._begin > self.most_bytes + len(self._chunks[0]):
                     self._begin += len(self._chunks.popleft())
             self._thin()
 
@@ -116,7 +121,9 @@ class KeptLogs:
 
     def open(self, who: Who, files: Mapping[Stream, Path]) -> dict[Stream, KeptStream]:
         """Keep what a worker is about to print; `files` hold all of some streams."""
-        made = {stream: KeptStream(who.rank, files.get(stream)) for stream in Stream}
+        share = _ALL_BYTES // (len(Stream) * _ROUNDS * who.workers)
+        most = max(_LEAST_BYTES, min(KEPT_BYTES, share))
+        made = {stream: KeptStream(who.rank, files.get(stream), most) for stream in Stream}
         with self._lock:
             self._streams = {
                 name: kept

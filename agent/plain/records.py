@@ -53,7 +53,8 @@ class PlainKeys:
 
     def ranges(self, *, leads: bool) -> tuple[str, ...]:
         """What an agent follows: the leader everything, others what it or a person decides."""
-        return (self.prefix,) if leads else (self.round, self.outcome, self.common.wishes)
+        followed = (self.terms, self.round, self.outcome, self.common.wishes)
+        return (self.prefix,) if leads else followed
 
 
 def sight_of(view: View, keys: PlainKeys) -> Sight:

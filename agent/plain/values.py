@@ -158,7 +158,7 @@ class Sight:
     outcome: Outcome | None = None
     #: What somebody asks of the job, by id.
     wishes: Mapping[str, Wish] = field(default_factory=dict)
-    #: Only in a view of the whole job.
+    #: None where there is no store that would hold them.
     terms: Terms | None = None
 
     @property

@@ -71,7 +71,12 @@ def test_who_asks_never_waits_for_a_watcher_that_is_slow(reader: PipeReader) -> 
     os.write(theirs, b"x")
     reading = reader.add(ours, take=taker.take, ended=taker.has_ended.set)
     assert taker.has_begun.wait(DEADLINE_S)
-    asks = threading.Thread(target=lambda: [reader.cut(reading) for _ in range(MANY)], daemon=True)
+
+    def ask() -> None:
+        for _ in range(MANY):
+            reader.cut(reading)
+
+    asks = threading.Thread(target=ask, daemon=True)
     asks.start()
     asks.join(DEADLINE_S)
     assert not asks.is_alive()

@@ -67,7 +67,7 @@ def test_a_stream_that_goes_to_a_file_is_read_there(tmp_path: Path) -> None:
     path = tmp_path / "stderr.log"
     path.write_bytes(b"no\n")
     logs = KeptLogs("a")
-    logs.open(Who(1, 0, 4, "local:0"), {Stream.STDERR: path})
+    logs.open(Who(1, 0, 4, "local:0", 1), {Stream.STDERR: path})
     piece = logs.piece("a", "1/0/stderr", offset=0, since_s=None)
     assert piece.data == b"no\n"
     assert [(mark.at_s, mark.rank) for mark in piece.marks] == [(None, 4)], "when, nobody knows"
@@ -80,10 +80,18 @@ def test_a_stream_that_goes_to_a_file_is_read_there(tmp_path: Path) -> None:
 def test_the_newest_rounds_are_kept_and_others_are_refused() -> None:
     logs = KeptLogs("a")
     for number in range(1, 7):
-        made = logs.open(Who(number, 0, 0, "local:0"), {})
+        made = logs.open(Who(number, 0, 0, "local:0", 1), {})
         made[Stream.STDOUT].add(f"round {number}\n".encode(), wall_s=float(number))
     assert {each.spawn for each in logs.files()} == {4, 5, 6}
     assert lines(logs, "6/0/stdout") == ["round 6"]
     for node, name in (("a", "1/0/stdout"), ("a", "../../etc/passwd"), ("b", "6/0/stdout")):
         with pytest.raises(UsageError, match="no log"):
             logs.piece(node, name, offset=0, since_s=None)
+
+
+def test_many_workers_share_what_is_kept() -> None:
+    logs = KeptLogs("a")
+    (few,) = {kept.most_bytes for kept in logs.open(Who(1, 0, 0, "local:0", 8), {}).values()}
+    (many,) = {kept.most_bytes for kept in logs.open(Who(1, 1, 1, "local:0", 64), {}).values()}
+    assert few == KEPT_BYTES
+    assert 3 * 2 * 64 * many <= 1 << 24

@@ -30,6 +30,8 @@ from easyscale.rendezvous.view import JobView
 MOST_ALTERNATIVES = 4
 #: A slot this much slower than its kind is the first that a person would do without.
 SLOWER = 1.2
+#: and no noise, beyond so many times the spread of its steps; or the leader calls it slow.
+NOISE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def of_job(job: str, view: JobView, *, measured_s: float | None) -> PlanFacts:
     record = view.speed
     is_of_it = record is not None and record.generation == commit.generation
     former = record.former if record is not None and is_of_it else None
-    slow = _slow(book)
+    slow = _slow(book, frozenset(each.worker for each in record.slow) if record else frozenset())
     predicted_s = commit.step_s[1] if commit.step_s else None
     if predicted_s is None and is_measured:
         predicted_s = book.seconds(book.work)
@@ -175,11 +177,14 @@ def _book(commit: Commit, slots: Mapping[WorkerId, SlotRecord], n: int, shared: 
     return Book(tuple(rows), NS_PER_S, n, shared)
 
 
-def _slow(book: Book) -> Row | None:
-    """The slot that is slower than its kind and costs the step most."""
+def _slow(book: Book, told: frozenset[WorkerId]) -> Row | None:
+    """The slot that costs the step most of those that are slower than their kind, beyond noise."""
     usual = _usual(book)
     slow = [
-        row for row in book.rows if row.is_measured and row.micro_step >= SLOWER * usual[row.kind]
+        row
+        for row in book.rows
+        if row.is_measured and row.micro_step >= SLOWER * usual[row.kind]
+        if row.worker in told or row.micro_step >= (1 + NOISE * (row.spread or 0)) * usual[row.kind]
     ]
     return max(slow, key=lambda row: (row.busy, row.micro_step), default=None)
 

@@ -3,7 +3,7 @@
 A move must pay: shorten the step clearly, and earn its pause within the steps that count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
@@ -54,8 +54,7 @@ class Scene:
     @cached_property
     def step_now(self) -> int:
         """What a step takes with the ranks that those who stay hold."""
-        times, present = self.times, self.present
-        return step_of(Place(w, times.get(w, 1), present[w]) for w in self.ask.stay)
+        return self._step(self.present, self.times)
 
     def lay_out(self, workers: Sequence[WorkerId]) -> Layout:
         return drafts.lay_out(self.view, workers, present=self.present, doubts=self.memory.doubts)
@@ -92,11 +91,16 @@ class Scene:
         """The last few steps say so, too: they are the same moments for the slots of a machine."""
         late = profile.of_late(drafts.slots_of(self.view).values())
         times = profile.micro_steps(late, self.memory.doubts)
-        now, then = (
-            step_of(Place(w, times.get(w, 1), held.get(w, ())) for w in self.ask.stay)
-            for held in (self.present, layout.ranks)
-        )
-        return then < now
+        # The layout knows how fast slots of one device are beside each other: of it, a ratio only.
+        ratio = self._step(layout.ranks, times) / max(1, self._step(layout.ranks, self.times))
+        return layout.step * ratio < self._step(self.present, times)
+
+    def _step(
+        self,
+        held: Mapping[WorkerId, tuple[LogicalRank, ...]],
+        times: Mapping[WorkerId, int],
+    ) -> int:
+        return step_of(Place(w, times.get(w, 1), held.get(w, ())) for w in self.ask.stay)
 
     def is_certain(self, layout: Layout) -> bool:
         """The gain is more than noise, which explains the less the longer it promises the same."""

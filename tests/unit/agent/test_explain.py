@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from easyscale.agent.balance.explain import of_job
-from easyscale.balance import FormerPlan, SpeedRecord
+from easyscale.balance import FormerPlan, SlowSlot, SpeedRecord
 from easyscale.errors import UsageError
 from easyscale.model import Commit, Mode, NodeRecord, Occasion, decode
 from easyscale.plan_facts import PlanFacts
@@ -54,6 +54,19 @@ def test_the_other_plans_say_what_would_cost_more_and_what_would_help() -> None:
     assert without.reason == "the others hold 8 of 9 in that time"
     assert plan.alternatives[3].per_slot == (3, 3, 3)
     assert plan.occasion == "now that c/cpu:0 is slow"
+
+
+def test_a_slot_whose_steps_are_noisy_is_no_occasion_until_it_is_called_slow() -> None:
+    job = running(0.1, 0.1, 0.15)
+    record = decode(job.entries[KEYS.node("c")].value, NodeRecord, source="c")
+    noisy = msgspec.structs.replace(record.slots[0], spread=0.2)
+    job.put(KEYS.node("c"), msgspec.structs.replace(record, slots=(noisy,)))
+    assert explained(job).occasion == ""
+    slow = SlowSlot(
+        worker=C, since_step=4, micro_step_s=0.15, ratio=1.5, emptied=False, reason="1.5 x"
+    )
+    speed = SpeedRecord(generation=number(2), planned_at="", planned_at_step=0, slow=(slow,))
+    assert explained(job.put(KEYS.speed, speed)).occasion == "now that c/cpu:0 is slow"
 
 
 def test_a_better_plan_that_was_not_taken_is_named() -> None:

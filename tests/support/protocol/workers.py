@@ -22,9 +22,6 @@ from tests.support.protocol.state import (
     stands_on,
 )
 
-#: They take part in nothing any more.
-OVER = ("waiting", "broken", "ended", "dead")
-
 
 class Workers:
     """The moves of the workers of one scene."""
@@ -123,13 +120,10 @@ class Workers:
         if is_full:
             self._count(worker, complete)
             yield self._complete(state, w, who, headers={post.known for post in complete})
-        for u in bits(group.members & ~(1 << w)):
-            other = state.workers[u]
-            lingers = is_full and other.step > worker.step and other.phase not in OVER[:2]
-            if _has_left(other, group.number) and not (lingers and other.phase != "dead"):
-                broken = worker._replace(phase="broken", todo=0)
-                yield Move(f"{who} breaks in g{group.number}", True, state.with_worker(w, broken))
-                return
+        others = (state.workers[u] for u in bits(group.members & ~(1 << w)))
+        if any(_has_left(o, worker, is_full=is_full) for o in others):
+            broken = state.with_worker(w, worker._replace(phase="broken", todo=0))
+            yield Move(f"{who} breaks in g{group.number}", True, broken)
 
     def _count(self, worker: Worker, posts: list[Post]) -> None:
         total = 0
@@ -319,8 +313,12 @@ def _finish(worker: Worker) -> Worker:
     return worker._replace(phase="finished", todo=0)
 
 
-def _has_left(other: Worker, number: int) -> bool:
-    return other.phase in OVER or other.generation != number
+def _has_left(other: Worker, worker: Worker, *, is_full: bool) -> bool:
+    """The other one's sockets are closed. Who left in order lingers until all have read."""
+    if other.phase in ("broken", "dead", "waiting"):
+        return True
+    lingers = is_full and other.step > worker.step
+    return not lingers and (other.phase == "ended" or other.generation != worker.generation)
 
 
 def _order(exchange: Exchange) -> tuple[int, int]:

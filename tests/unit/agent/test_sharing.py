@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from easyscale.agent import drafts
 from easyscale.agent.balance.planner import Place, plan
+from easyscale.agent.balance.rebalancing import Scene, rebalance
 from easyscale.agent.balance.sharing import Sharing, arrange, device_of, interference, paces
+from easyscale.agent.memory import Memory
+from easyscale.agent.wants import wanted
 from easyscale.balance import ProfilePoint, ProfileRecord
 from easyscale.model import LogicalRank, NodeRecord, SlotRecord, WorkerId
-from tests.support.views import KEYS, Job, commit, job_spec
+from tests.support.views import KEYS, Job, commit, job_spec, launch_settings
 
 
 def slot(name: str) -> WorkerId:
@@ -148,3 +151,24 @@ def test_the_leader_plans_with_it() -> None:
     assert step_s() == pytest.approx(1.0), "before it is measured, sharers cost nothing"
     job.put(KEYS.profile, msgspec.structs.replace(MEASURED))
     assert step_s() == pytest.approx(1.25)
+
+
+def test_ranks_leave_a_sharer_that_takes_more_than_it_brings() -> None:
+    poor = record({BIG: 1.2, BIG_2: 1.2}, {BIG: 0.5})
+    slots = tuple(
+        SlotRecord(each.slot, "H100", each, "in_use", "x", 1.2, spread=0.02, recent_s=1.2)
+        for each in (BIG, BIG_2)
+    )
+    node = NodeRecord(
+        node="a", incarnation="a-boot-1", boot_id="b", host="a", address="", slots=slots
+    )
+    made = commit(1, {BIG: [0, 1], BIG_2: [2, 3]})
+    job = Job(job_spec(logical_workers=4)).leads().put(KEYS.node("a"), node).committed(made)
+    job.put(KEYS.profile, poor).progress(50, steps_per_s=1 / 2.4)
+    view, settings = job.view(), launch_settings()
+    memory = Memory(position=50, entered=made.generation, promised=(10, 0.0))
+    scene = Scene(view, made, wanted(view, made, settings), memory, settings, 60.0)
+    drawn, reason = rebalance(scene)
+    assert drawn is not None, reason
+    assert {each.worker: len(each.ranks) for each in drawn.assignments} == {BIG: 4, BIG_2: 0}
+    assert drawn.step_s == pytest.approx((2.4, 2.0))

@@ -6,7 +6,7 @@ from datetime import tzinfo
 from easyscale_cli.views import numbers, plain
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.layout import Column, columns, line
-from easyscale_cli.views.slots import node_name
+from easyscale_cli.views.slot_rows import node_name
 from easyscale_cli.views.style import Line, Role, Span
 
 

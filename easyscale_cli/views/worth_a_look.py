@@ -8,7 +8,7 @@ from easyscale.job_status import JobStatus, SlotFacts
 from easyscale_cli.views import numbers
 from easyscale_cli.views.glyphs import Glyphs
 from easyscale_cli.views.layout import Column, columns, line
-from easyscale_cli.views.slots import GRADES, HOT_C, node_name
+from easyscale_cli.views.slot_rows import GRADES, HOT_C, node_name
 from easyscale_cli.views.style import Line, Role, Span
 
 MOST_ROWS: Final = 5

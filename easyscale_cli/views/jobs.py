@@ -96,7 +96,7 @@ def _row(row: JobRow, glyphs: Glyphs, *, is_wide: bool) -> list[Line]:
     is_running = job.state is JobState.RUNNING
     word = Role.FAILED_NAME if job.state is JobState.FAILED else Role.TEXT
     done = "-" if not job.steps or job.step is None else numbers.percent(job.step / job.steps)
-    speed = numbers.rate(job.steps_per_s) if is_running else "-"
+    speed = numbers.rate(job.steps_per_s) if is_running and job.step is not None else "-"
     left = "-" if job.left_s is None or not is_running else numbers.duration(job.left_s)
     return [
         line(Span(glyphs.name(job.id), Role.NAME)),

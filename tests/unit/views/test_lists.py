@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from easyscale_cli.views.glyphs import ASCII, UNICODE, Glyphs
-from easyscale_cli.views.jobs import forgotten_json, forgotten_lines, jobs_json, jobs_lines
+from easyscale_cli.views.jobs import (
+    forgotten_json,
+    forgotten_lines,
+    jobs_json,
+    jobs_lines,
+    row_of,
+)
 from easyscale_cli.views.plan import plan_json, plan_lines
 from easyscale_cli.views.snapshots import (
     difference_lines,
@@ -21,6 +27,7 @@ from easyscale_cli.views.snapshots import (
 )
 from easyscale_cli.views.style import Line, plain_text
 from tests.unit.views import list_states as states
+from tests.unit.views.status_states import PLAIN
 
 DRAWN = Path(__file__).parent / "drawn"
 
@@ -50,6 +57,16 @@ def differences(cells: int, glyphs: Glyphs = UNICODE, most: int | None = None) -
         cells=cells,
         glyphs=glyphs,
     )
+
+
+def test_what_nobody_knows_of_a_plain_job_is_a_dash_and_null() -> None:
+    row = row_of(PLAIN)
+    name, *cells = text(jobs_lines([row], cells=80, glyphs=UNICODE)).splitlines()[1].split()
+    assert (name, cells) == ("ddp", ["●", "running", "-", "-", "3", "-", "-"])
+    [job] = json.loads(jobs_json([row]))
+    assert (job["mode"], job["step"], job["epoch"], job["steps_per_s"]) == (
+        "plain", None, None, None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("cells", (80, 160))

@@ -3,7 +3,7 @@
 import getpass
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from easyscale.agent.events import Slot
 from easyscale.agent.hardware.meter import Meter, Reading
@@ -30,6 +30,18 @@ class Readings:
         with self._lock:
             if self._meter is not None:
                 self._meter.close()
+
+
+def together(readings: Sequence[Reading]) -> Reading:
+    """Of a place with several processes; what one of them has not told yet is not known of all."""
+    if len(readings) == 1:
+        return readings[0]
+    shares = [each.utilization for each in readings if each.utilization is not None]
+    used = [each.memory_used_bytes for each in readings if each.memory_used_bytes is not None]
+    return Reading(
+        utilization=sum(shares) if shares and len(shares) == len(readings) else None,
+        memory_used_bytes=sum(used) if used and len(used) == len(readings) else None,
+    )
 
 
 def user_name() -> str:

@@ -1,6 +1,6 @@
 """The slots of a packed job's node, found anew when a file or a person names others.
 
-A plain job's places stand for no device that is known here; of theirs only processes are read.
+A plain job's places stand for no device that is known here: of theirs the processes are read.
 """
 
 import threading
@@ -97,15 +97,29 @@ class SlotFinder:
         )
 
     def readings(self, state: State) -> "Mapping[str, Reading]":
-        """How busy this node's places are, as far as one process or one device stands for each."""
-        from easyscale.agent.doors.readings import Readings  # noqa: PLC0415 - loads much
+        """How busy this node's places are: a GPU as it is, a CPU by all processes that it runs."""
+        from easyscale.agent.doors.readings import Readings, together  # noqa: PLC0415 - loads much
         from easyscale.agent.events import Slot  # noqa: PLC0415 - loads much
 
         with self._lock:
             if self._readings is None:
                 self._readings = Readings()
-        slots = tuple(Slot(name=place, uuid=self._uuid(place)) for place in state.places)
-        return self._readings.of(slots, _processes(state))
+        running = _processes(state)
+        names = {place: self._names(place, running) for place in state.places}
+        slots = [
+            Slot(name=name, uuid=self._uuid(place))
+            for place, each in names.items()
+            for name in each
+        ]
+        pids = {f"{place} {pid}": pid for place, found in running.items() for pid in found}
+        read = self._readings.of(tuple(slots), pids)
+        return {place: together([read[name] for name in each]) for place, each in names.items()}
+
+    def _names(self, place: str, running: Mapping[str, list[int]]) -> list[str]:
+        """What is read of a place, each by a name of its own."""
+        if self._uuid(place):
+            return [place]
+        return [f"{place} {pid}" for pid in running.get(place, ())]
 
     def _uuid(self, place: str) -> str:
         """Of the GPU that a packed slot is; plain workers see all of theirs."""
@@ -113,10 +127,10 @@ class SlotFinder:
         return seen.get("CUDA_VISIBLE_DEVICES", "")
 
 
-def _processes(state: State) -> dict[str, int]:
-    """Place -> its process, where it has a single one."""
+def _processes(state: State) -> dict[str, list[int]]:
+    """Place -> the processes of its workers."""
     found: dict[str, list[int]] = {}
     for local_rank, worker in state.workers.items():
         if state.member is not None and worker.pid is not None and not worker.has_ended:
             found.setdefault(state.member.places[local_rank], []).append(worker.pid)
-    return {place: pids[0] for place, pids in found.items() if len(pids) == 1}
+    return found

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from easyscale.agent.doors.chronicle import Chronicle
+from easyscale.agent.doors.readings import together
+from easyscale.agent.hardware.meter import Reading
 from easyscale.agent.plain import events
 from easyscale.agent.plain.kept import KeptLogs
 from easyscale.agent.plain.meeting import LocalMeeting
@@ -237,3 +239,12 @@ def test_the_slots_of_a_node_are_read_closely_and_only_its_own() -> None:
     assert [(each.place, each.pid) for each in found] == [("a/local:0", 100), ("a/local:1", 101)]
     assert all(isinstance(each, SlotFacts) for each in found)
     assert ask.view.status().job.user
+
+
+def test_the_processes_of_one_place_are_read_together() -> None:
+    one = Reading(utilization=0.5, memory_used_bytes=100)
+    assert together([one]) == one
+    assert together([one, one]) == Reading(utilization=1.0, memory_used_bytes=200)
+    first = Reading(memory_used_bytes=50)  # its use is known from the second look on
+    assert together([one, first]) == Reading(utilization=None, memory_used_bytes=150)
+    assert together([]) == Reading()

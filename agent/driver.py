@@ -32,6 +32,7 @@ from easyscale.agent.hardware.surroundings import shm_bytes
 from easyscale.agent.inbox import Inbox
 from easyscale.agent.link import StoreLink
 from easyscale.agent.node_name import claim_name
+from easyscale.agent.occupancy import occupied
 from easyscale.agent.outfit import fork_request, identity_of, local_host, supervisor_settings
 from easyscale.agent.processes.guard import LeaseGuard
 from easyscale.agent.processes.orphans import OrphanReaper, is_init
@@ -81,12 +82,13 @@ def _launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str
     )
     catalogue.check_writable()
     check_writable(Path(settings.log_dir), flag="--log-dir")
-    driver = Driver(settings, audience, slots=slots, catalogue=catalogue)
-    try:
-        return driver.run(notes=(*notes, *slot_notes, *surroundings.notes(shm=shm_bytes())))
-    finally:
-        driver.close()
-        audience.close()
+    with occupied(settings):
+        driver = Driver(settings, audience, slots=slots, catalogue=catalogue)
+        try:
+            return driver.run(notes=(*notes, *slot_notes, *surroundings.notes(shm=shm_bytes())))
+        finally:
+            driver.close()
+            audience.close()
 
 
 class Driver:

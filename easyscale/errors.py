@@ -113,6 +113,12 @@ class JobConflict(UsageError):
     code = "job_conflict"
 
 
+class AlreadyRunning(UsageError):
+    """Raised when a second launch would train a job that runs on this machine, beside the first."""
+
+    code = "already_running"
+
+
 class FormatError(EasyScaleError):
     """Raised when a record, message or file is not of the form and version it claims."""
 

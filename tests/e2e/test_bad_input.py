@@ -1,6 +1,7 @@
 """What cannot be meant, or goes wrong in a script, is told in plain lines and a named exit code."""
 
 import json
+import signal
 import socket
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from easyscale.errors import ExitCode
 from tests.support.etcd_versions import answering_version
-from tests.support.processes import Outcome, run_easyscale
+from tests.support.processes import Outcome, launched, run_easyscale
 
 FIRST_STEPS = """
 import sys, torch, easyscale
@@ -93,6 +94,22 @@ def test_a_folder_that_cannot_be_written_ends_a_launch_before_it_starts(
 ) -> None:
     words = (flag, f"{script.name}/inside", "--logical-workers", "2", script.name)
     check(launch(tmp_path, *words), ExitCode.USAGE, f"error: {flag} train.py/inside: ")
+
+
+def test_a_second_launch_of_a_running_job_ends_at_once_until_the_first_is_gone(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FIRST_STEPS.format(inside="pass", after="__import__('time').sleep(0.5)"))
+    words = ("--devices", "cpu:1", "--job-id", "same", "--logical-workers", "2", script.name)
+    with launched("launch", *words, cwd=tmp_path) as first:
+        first.wait_for("event=started")
+        facts = ("error: job 'same' runs here already", str(first.pid), "try: easyscale status")
+        check(launch(tmp_path, *words), ExitCode.USAGE, *facts)
+        first.signal(signal.SIGKILL)
+        first.wait()
+    with launched("launch", *words, cwd=tmp_path) as again:
+        again.wait_for("event=started")
 
 
 def test_a_damaged_snapshot_is_named_and_the_one_before_it_taken(tmp_path: Path) -> None:

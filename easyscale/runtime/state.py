@@ -17,6 +17,7 @@ import torch
 
 from easyscale.errors import FormatError, ScriptError
 from easyscale.guide import Paragraph
+from easyscale.runtime.optimizers import refuse_other_optimizer
 from easyscale.runtime.registry import Registry, leaves
 
 FORMAT = 1
@@ -227,6 +228,8 @@ def refuse_unequal(registry: Registry, objects: Plain) -> None:
             f"the state holds {_named(objects)}; the script registers {_named(registry.names)}",
             hint="register the same names, or start a new job: --job-id NAME",
         )
+    for name, optimizer in registry.optimizers.items():
+        refuse_other_optimizer(name, optimizer, objects[name])
     for name, module in registry.modules.items():
         own = {**dict(module.named_buffers()), **module.state_dict()}
         _refuse_unequal_tensors(name, own, objects[name])

@@ -90,11 +90,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, training(Path(folder)) as out:
         trail = await_rest(out, options.steps)
         ours_s = trail.median_s(trail.last - options.steps, trail.last)
-        tell(ours_s, equal_s)
+        tell(ours_s, equal_s, held=counts(trail, trail.last - 1))
         tell_move(out, options.steps)
 
 
-def tell(ours_s: float, equal_s: float) -> None:
+def tell(ours_s: float, equal_s: float, *, held: Sequence[int]) -> None:
     best_s = best_step_s(SPEEDS)
     beside_s = equal_s - max(SPEEDS) * N / len(SPEEDS)
     near = (ours_s - beside_s) / best_s
@@ -106,6 +106,9 @@ def tell(ours_s: float, equal_s: float) -> None:
         f"{near:.3f} x of the optimum's step without that (target {NEAR_TARGET} x: {verdict}), "
         f"{ours_s / best_s:.3f} x with it"
     )
+    sleeps_s = max(count * each for count, each in zip(held, SPEEDS, strict=True))
+    shares = "+".join(map(str, held))
+    print(f"its map {shares} takes {sleeps_s / best_s:.3f} x of the optimum by its sleeps alone")
 
 
 def tell_move(out: Path, steps: int) -> None:

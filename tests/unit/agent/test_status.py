@@ -245,6 +245,7 @@ def test_the_next_snapshot_is_the_next_multiple_where_steps_are_counted() -> Non
 def test_a_store_that_is_away_is_said_with_its_silence() -> None:
     job = running()
     store = seen(job, agent(job, away_s=150.0)).store
+    assert store is not None
     assert (store.reachable, store.silent_s) == (False, 10.0)
 
 

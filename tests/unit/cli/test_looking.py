@@ -132,9 +132,14 @@ def test_an_agent_that_has_ended_ends_the_screen_at_once(looked: Looked) -> None
 def test_an_etcd_that_is_away_is_shown_and_nothing_ends(looked: Looked) -> None:
     with looked.looker.looking(woken=looked.woken):
         looked.job.fails(StoreUnreachable("away"))
-        looked.until(lambda: not looked.looker.sight.status.store.reachable)
+        looked.until(lambda: not _reaches_etcd(looked))
         looked.job.answer = lambda: at_step(7_000)
-        looked.until(lambda: looked.looker.sight.status.store.reachable)
+        looked.until(lambda: _reaches_etcd(looked))
+
+
+def _reaches_etcd(looked: Looked) -> bool:
+    store = looked.looker.sight.status.store
+    return store is not None and store.reachable
 
 
 def _raises(looker: Looker, error: type[Exception]) -> bool:

@@ -15,7 +15,7 @@ from easyscale.rendezvous.agreement import JobView
 
 #: The same failure on so many slots (on all, where there are fewer) is the script's.
 CONVICTING_SLOTS = 3
-#: On the only slot there is, it has to happen so often.
+#: On the only slot in use it has to happen so often.
 CONVICTING_TIMES = 2
 
 Failed = tuple[WorkerId, WorkerFailure]
@@ -111,9 +111,10 @@ def _conviction(alike: Sequence[Failed], slots: int) -> str:
     failure = alike[0][1]
     where = list(dict.fromkeys(worker.place for worker, _ in alike))
     who = "the script" if failure.rank is None else f"rank {failure.rank}"
+    # Others may be drained or in quarantine: there are more slots then than can be tried.
     times = (
-        f"{len(alike)} times on the only slot, {where[0]}"
-        if slots <= 1
+        f"{len(alike)} times on the only slot in use, {where[0]}"
+        if slots <= 1 and len(where) == 1
         else f"on {words.count(len(where), 'slot')} ({', '.join(where)})"
     )
     verdict = "it is the script or its data, not a device"

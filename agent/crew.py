@@ -8,7 +8,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from easyscale.agent import closing, news, reaching, records, respawns
+from easyscale.agent import closing, news, reaching, records, respawns, words
 from easyscale.agent.actions import Fork, StartZygote, StopWorker, Tell, Write
 from easyscale.agent.balance import limits
 from easyscale.agent.cause import failure_of, how_it_ended
@@ -350,7 +350,7 @@ def _bury(turn: Turn, worker: OwnWorker, ending: Ending) -> None:
         turn.set(last_report=worker.report)
     if ending.finished or ending.failure is not None:
         respawns.note_end(turn, worker, None if ending.finished else ending.failure)
-    how = ending.failure.headline if ending.failure else ending.how
+    how = words.in_a_line(ending.failure.headline) if ending.failure else ending.how
     turn.because(f"{worker.id.place} ended", how)
 
 

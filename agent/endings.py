@@ -47,7 +47,7 @@ def by_failure(at: Standpoint, memory: Memory) -> Verdict | None:
     why = (
         "restart budget spent"
         if judged.exit_code is ExitCode.RESTART_BUDGET_SPENT
-        else (cause.failure.headline)
+        else words.in_a_line(cause.failure.headline)
     )
     outcome = Outcome(
         state=JobState.FAILED,

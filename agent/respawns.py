@@ -4,7 +4,7 @@ A slot that fails again and again while others train accuses its device: it rest
 Where nobody else trains there is nothing to compare with, and the restart budget decides.
 """
 
-from easyscale.agent import news
+from easyscale.agent import news, words
 from easyscale.agent.state import OwnWorker, Respawn, State, Turn
 from easyscale.messages import StepReport
 from easyscale.model import WorkerFailure
@@ -78,7 +78,7 @@ def _next(turn: Turn, worker: OwnWorker, failure: WorkerFailure, failures: int) 
         delay_s = min(timeouts.quarantine_first_s * 2.0**beyond, timeouts.quarantine_most_s)
         why = (
             f"{worker.id.place} is in quarantine for {delay_s:g} s: {failures} failures in a row"
-            f" while others train, the last: {failure.headline}"
+            f" while others train, the last: {words.in_a_line(failure.headline)}"
         )
         return Respawn(failures, turn.now.s + delay_s, worker.step, quarantine=why)
     # At once after a signal, a little later after an exception.

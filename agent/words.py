@@ -8,6 +8,8 @@ from easyscale.model import WorkerId
 
 #: A reason names at most this many places.
 MOST_NAMED = 3
+#: And brings so much of a text that is not ours.
+MOST_LETTERS = 200
 
 
 def places(workers: Iterable[WorkerId]) -> str:
@@ -33,6 +35,12 @@ def ranks(held: Iterable[int]) -> str:
     ]
     spans = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
     return f"rank{'s' if len(values) > 1 else ''} {spans}"
+
+
+def in_a_line(text: str) -> str:
+    """What an exception says, as a part of a reason: line breaks and all beyond 200 letters go."""
+    told = " ".join(text.split())
+    return told if len(told) <= MOST_LETTERS else f"{told[: MOST_LETTERS - 2].rstrip()} …"
 
 
 def signal_name(number: int) -> str:

@@ -61,6 +61,7 @@ def run(
         exited(leaving)
         return _exit_code(leaving)
     except KeyboardInterrupt as interrupt:
+        failed(interrupt)  # whoever sent it, or the script itself: it says where it ended
         _print(interrupt)
         return 128 + signal.SIGINT
     except BaseException as error:  # noqa: BLE001 - whatever ends a script is reported

@@ -39,6 +39,8 @@ _SIGNAL: Final = 128
 _SPARK = 32
 _WIDE_SPARK = 64
 _INDENT = 4
+#: Of what failed: an exception may bring a text of any length.
+_MOST_ROWS = 10
 #: Two cells of margin, the longest word of the box and a space behind it.
 _BOX_GUTTER = 13
 
@@ -198,7 +200,6 @@ def first_cause_lines(cause: FirstCause, page: Page) -> list[Line]:
 
 
 def _headline(cause: FirstCause, page: Page) -> list[Line]:
-    text = page.glyphs.prose(cause.headline)
     mark = line("  ", Span(page.glyphs.failed, Role.FAILED), " ")
     rows = [
         line(Span(_rank(cause), Role.NAME)) if cause.rank is not None else (),
@@ -209,8 +210,23 @@ def _headline(cause: FirstCause, page: Page) -> list[Line]:
         line(numbers.generation(cause.era, cause.generation)),
     ]
     told = facts([row for row in rows if row], page.cells - _INDENT, page.glyphs)
-    headline = wrap(line(Span(text, Role.FAILED_NAME)), page.cells - _INDENT)
-    return [*hang(mark, headline), *hang(blank(_INDENT), told)]
+    return [*hang(mark, _message(cause, page)), *hang(blank(_INDENT), told)]
+
+
+def _message(cause: FirstCause, page: Page) -> list[Line]:
+    """What failed, with its own line breaks; of a long text the beginning, the log has it all."""
+    rows: list[Line] = []
+    for text in cause.headline.splitlines():
+        shown = page.glyphs.prose(text.strip())
+        if not shown:
+            continue
+        indent = 2 if rows else 0
+        wrapped = wrap(line(Span(shown, Role.FAILED_NAME)), page.cells - _INDENT - indent)
+        rows += hang(blank(indent), wrapped)
+    if len(rows) <= _MOST_ROWS:
+        return rows or [()]
+    where = "the rest is in the log" if cause.log else "and more"
+    return [*rows[: _MOST_ROWS - 1], line(Span(f"{page.glyphs.cut} {where}", Role.QUIET))]
 
 
 def _rank(cause: FirstCause) -> str:

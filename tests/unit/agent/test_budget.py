@@ -75,7 +75,15 @@ def test_where_there_are_two_slots_both_of_them_convict() -> None:
 
 def test_on_a_single_slot_the_second_time_convicts() -> None:
     assert not rule(failed("a"), slots=1).ends
-    assert rule(failed("a"), failed("a", generation=2, spawn=2), slots=1).ends
+    ruling = rule(failed("a"), failed("a", generation=2, spawn=2), slots=1)
+    assert ruling.cause is not None
+    assert "same way at step 10 2 times on the only slot in use, a/cpu:0" in ruling.cause.why_ended
+
+
+def test_slots_that_failed_before_they_went_are_named_beside_the_one_in_use() -> None:
+    ruling = rule(failed("a"), failed("b", generation=2), slots=1)
+    assert ruling.cause is not None
+    assert "on 2 slots (a/cpu:0, b/cpu:0): it is" in ruling.cause.why_ended
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from easyscale.agent import words
 from easyscale.agent.cause import failure_of, first_cause, how_it_ended
 from easyscale.agent.events import WorkerExited
 from easyscale.agent.state import Entered, OwnWorker, Phase
@@ -168,3 +169,11 @@ def test_a_broken_rule_says_first_what_to_write_instead() -> None:
         "call loss.backward() inside the inner loop",
         "fix it, then run the same command again: it starts from step 0",
     )
+
+
+def test_a_text_of_many_lines_is_one_line_in_a_reason_and_bounded() -> None:
+    assert words.in_a_line("RuntimeError: in Linear:\n\tsize mismatch\n") == (
+        "RuntimeError: in Linear: size mismatch"
+    )
+    assert words.in_a_line("x" * 200) == "x" * 200
+    assert words.in_a_line("x" * 4000) == "x" * 198 + " …"

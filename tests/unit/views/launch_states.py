@@ -346,7 +346,17 @@ PLAIN_ERROR = msgspec.structs.replace(
     snapshot="",
     log="",
 )
-EVERY_CAUSE = (FIRST_CAUSE, KILLED, PLAIN_ERROR)
+OF_MANY_LINES = msgspec.structs.replace(
+    FIRST_CAUSE,
+    headline="RuntimeError: Error(s) in loading state_dict for Linear:\n"
+    '\tMissing key(s) in state_dict: "weight".\n\n\tsize mismatch for bias: copying a param with '
+    "shape torch.Size([4]) from checkpoint, the shape in current model is torch.Size([5]).\r\n"
+    "\x1b[2Jnot a command",
+)
+ENDLESS = msgspec.structs.replace(
+    FIRST_CAUSE, headline="ValueError: " + "\n".join(["shape " * 30] * 20)
+)
+EVERY_CAUSE = (FIRST_CAUSE, KILLED, PLAIN_ERROR, OF_MANY_LINES, ENDLESS)
 PAUSED = msgspec.structs.replace(
     SUMMARY,
     finished=False,

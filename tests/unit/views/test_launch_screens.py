@@ -4,9 +4,10 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from easyscale.reports import EventKind, JobEvent
+from easyscale.reports import EventKind, FirstCause, JobEvent
 from easyscale_cli.views.closing import exit_words, first_cause_lines, summary_lines
 from easyscale_cli.views.glyphs import ASCII, UNICODE
 from easyscale_cli.views.launch import Page, event_lines, heading
@@ -157,6 +158,36 @@ def test_the_first_cause_reads_as_drawn() -> None:
     lines = stream(page, states.LOST_THREE_TIMES)
     lines += first_cause_lines(states.FIRST_CAUSE, page)
     assert text(lines) == DRAWN_FIRST_CAUSE
+
+
+def test_a_first_cause_of_many_lines_keeps_them() -> None:
+    box = text(first_cause_lines(states.OF_MANY_LINES, Page(80, UNICODE)))
+    assert (
+        "  ✗ RuntimeError: Error(s) in loading state_dict for Linear:\n"
+        '      Missing key(s) in state_dict: "weight".\n'
+        "      size mismatch for bias: copying a param with shape torch.Size([4]) from\n"
+        "      checkpoint, the shape in current model is torch.Size([5]).\n"
+        "      \\x1b[2Jnot a command\n"
+        "    logical rank 3"
+    ) in box
+
+
+@pytest.mark.parametrize(
+    ("cause", "end"),
+    (
+        (states.ENDLESS, "    … the rest is in the log"),
+        (msgspec.structs.replace(states.ENDLESS, log=""), "    … and more"),
+        (
+            msgspec.structs.replace(states.ENDLESS, headline="x" * 4000),
+            "    … the rest is in the log",
+        ),
+    ),
+)
+def test_of_an_endless_text_ten_lines_are_shown(cause: FirstCause, end: str) -> None:
+    lines = text(first_cause_lines(cause, Page(80, UNICODE))).splitlines()
+    begin = next(number for number, row in enumerate(lines) if "✗" in row)
+    assert lines[begin + 9] == end
+    assert lines[begin + 10].startswith("    logical rank 3")
 
 
 def test_the_digest_is_the_only_bold_text_of_the_summary() -> None:

@@ -13,6 +13,7 @@ from easyscale.messages import FromWorker, StepReport
 from easyscale.model import JobSpec, SnapshotRecord, Wish, WorkerId
 from easyscale.pulse import Beat
 from easyscale.rendezvous.agreement import JobView
+from easyscale.reports import Stream
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,15 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     last_words: str
     #: Where it was when it ended; ticks come too seldom to tell.
     beat: Beat | None = None
+
+
+class LogEnded(Event, frozen=True, kw_only=True):
+    """Nothing more of this stream can be kept; the worker goes on, and so does its output."""
+
+    worker: WorkerId
+    stream: Stream
+    pid: int
+    reason: str
 
 
 # --- from the devices --------------------------------------------------------------------------
@@ -202,6 +212,7 @@ AgentEvent = (
     | ForkFailed
     | WorkerSaid
     | WorkerExited
+    | LogEnded
     | SlotsFound
     | SlotsRefused
     | DeviceTroubled

@@ -30,6 +30,7 @@ from easyscale.agent.events import (
     ForkFailed,
     JobOpened,
     LeaseEnded,
+    LogEnded,
     Probed,
     Signalled,
     SlotsFound,
@@ -106,6 +107,8 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
             _hear(turn, event)
         case WorkerExited():
             crew.exited(turn, event)
+        case LogEnded():
+            news.tell_log_ended(turn, event)
         case SlotsFound() | SlotsRefused() | DeviceTroubled():
             offering.heard(turn, event)
         case JobOpened():
@@ -113,9 +116,7 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
         case SnapshotsFound(records=found):
             records.find_snapshots(turn, found)
         case Enrolled():
-            if turn.state.first_revision is None:
-                turn.do(Campaign())
-            following.enrolled(turn, event)
+            _enrol(turn, event)
         case LeaseEnded():
             following.lease_ended(turn, event)
         case StoreAway(reason=reason):
@@ -154,6 +155,12 @@ def _hear(turn: Turn, event: WorkerSaid) -> None:
     commit = turn.state.commit
     if commit is not None:
         crew.tell_commit(turn, commit)  # a worker that has just registered may be named already
+
+
+def _enrol(turn: Turn, event: Enrolled) -> None:
+    if turn.state.first_revision is None:
+        turn.do(Campaign())
+    following.enrolled(turn, event)
 
 
 def _open_job(turn: Turn, event: JobOpened) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from easyscale.agent import budget, restoring, words
 from easyscale.agent.actions import Announce
+from easyscale.agent.events import LogEnded
 from easyscale.agent.state import State, Turn
 from easyscale.model import Commit, Ending, Mode, Occasion, SnapshotRecord, WorkerId
 from easyscale.rendezvous.agreement import JobView
@@ -39,6 +40,19 @@ def announce(
         totals = state.totals
         changes = {**totals.changes, event.value: totals.changes.get(event.value, 0) + 1}
         turn.set(totals=replace(totals, changes=changes))
+
+
+def tell_log_ended(turn: Turn, event: LogEnded) -> None:
+    """A full disk costs the log, never the training."""
+    announce(
+        turn,
+        EventKind.NOTE,
+        f"the {event.stream} log of {event.worker.place} ends here: {event.reason.lower()};"
+        " training goes on",
+        node=event.worker.node,
+        slot=event.worker.slot,
+        pid=event.pid,
+    )
 
 
 def stamp(wall_s: float) -> str:

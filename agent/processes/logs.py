@@ -1,6 +1,5 @@
 """Carries what workers print to their raw log files and to whoever watches, in order and whole."""
 
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -12,8 +11,6 @@ from easyscale.agent.processes.log_files import MarkedLog
 from easyscale.agent.processes.pipes import CHUNK_BYTES, PipeReader, PipeReading
 from easyscale.printed import RankReader
 from easyscale.reports import Source, Stream
-
-log = logging.getLogger(__name__)
 
 #: Enough for the last line of a stream, whatever was printed before it.
 _TAIL_BYTES = 4096
@@ -30,6 +27,8 @@ class Capture:
     ranks: RankReader | None
     #: Called once from the pump's thread, after the last byte was delivered.
     ended: Callable[[], None]
+    #: Called where a stream's log ends before its stream does, with the reason.
+    lost: Callable[[Stream, str], None]
     #: Those that nobody reads yet.
     pipes: dict[Stream, int] = field(default_factory=dict)
     readings: dict[Stream, PipeReading] = field(default_factory=dict)
@@ -79,7 +78,7 @@ class Capture:
             kept.write(data, rank, wall_s=time.time())
         except OSError as error:
             self._logs.pop(stream).close()
-            log.warning("log of %s ends here: %s", self.source, error.strerror)
+            self.lost(stream, error.strerror or str(error))
 
     def end_stream(self, stream: Stream) -> None:
         """Nothing more comes of it."""

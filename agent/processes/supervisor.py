@@ -36,7 +36,7 @@ from easyscale.messages import (
 )
 from easyscale.model import WorkerId
 from easyscale.pulse import Beat
-from easyscale.reports import Source
+from easyscale.reports import Source, Stream
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ Post = Callable[
         | events.ForkFailed
         | events.WorkerSaid
         | events.WorkerExited
+        | events.LogEnded
     ],
     None,
 ]
@@ -102,13 +103,17 @@ class Supervisor:
 
     def fork(self, request: ForkRequest) -> None:
         """Ask for a worker; WorkerForked or ForkFailed follows."""
+        worker = request.settings.worker
         try:
             process, theirs = prepare(
-                request.settings.worker, self._settings.log_dir, ended=self._wake
+                worker,
+                self._settings.log_dir,
+                ended=self._wake,
+                lost=lambda stream, reason: self._tell_log(process, stream, reason),
             )
         except OSError as error:
             reason = f"{error.strerror}: {error.filename or 'pipes'}"
-            self._post(events.ForkFailed(worker=request.settings.worker, reason=reason))
+            self._post(events.ForkFailed(worker=worker, reason=reason))
             return
         self._order(lambda: self._ask(request, process, theirs))
 
@@ -377,6 +382,11 @@ class Supervisor:
                 beat=beat,
             )
         )
+
+    def _tell_log(self, process: WorkerProcess, stream: Stream, reason: str) -> None:
+        """Called from the pump's thread."""
+        pid = process.capture.source.pid
+        self._post(events.LogEnded(worker=process.worker, stream=stream, pid=pid, reason=reason))
 
     # --- the end -------------------------------------------------------------------------------
 

@@ -145,7 +145,11 @@ class WorkerProcess:
 
 
 def prepare(
-    worker: WorkerId, log_dir: Path, *, ended: Callable[[], None]
+    worker: WorkerId,
+    log_dir: Path,
+    *,
+    ended: Callable[[], None],
+    lost: Callable[[Stream, str], None],
 ) -> tuple[WorkerProcess, tuple[int, int, int, int]]:
     """Make both ends of all that joins a worker and its agent; theirs go with the request."""
     with contextlib.ExitStack() as undo:
@@ -156,6 +160,7 @@ def prepare(
             source=Source(worker.node, worker.slot, 0),
             ranks=RankReader(page),
             ended=ended,
+            lost=lost,
         )
         undo.callback(capture.close)
         capture.open_files(worker_folder(log_dir, worker))

@@ -1,6 +1,7 @@
 """Where output lies, and what is remembered of it."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from easyscale.model import WorkerId
 from easyscale.reports import Source, Stream
 
 
-def capture() -> Capture:
-    return Capture(source=Source("a", "cpu:0", 1), ranks=None, ended=lambda: None)
+def capture(lost: Callable[[Stream, str], None] = lambda *_: None) -> Capture:
+    return Capture(source=Source("a", "cpu:0", 1), ranks=None, ended=lambda: None, lost=lost)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,16 @@ def test_a_log_is_private_and_is_added_to(tmp_path: Path) -> None:
     assert path.read_bytes() == b"one two"
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_full_disk_ends_the_log_of_one_stream_and_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "stdout.log").symlink_to("/dev/full")
+    told: list[tuple[Stream, str]] = []
+    captured = capture(lambda *lost: told.append(lost))
+    captured.open_files(tmp_path)
+    for _ in range(2):
+        captured.write(Stream.STDOUT, b"out\n")
+        captured.write(Stream.STDERR, b"err\n")
+    captured.close()
+    assert told == [(Stream.STDOUT, "No space left on device")]
+    assert (tmp_path / "stderr.log").read_bytes() == b"err\nerr\n"

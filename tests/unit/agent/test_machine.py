@@ -42,7 +42,7 @@ from easyscale.model import (
 from easyscale.pulse import Beat
 from easyscale.pulse import Phase as Pulse
 from easyscale.rendezvous.store import Created, Modified, Put
-from easyscale.reports import EventKind, JobEvent
+from easyscale.reports import EventKind, JobEvent, Stream
 from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, number, worker
 from tests.support.world import failure
 
@@ -1002,3 +1002,19 @@ def test_a_snapshot_that_cannot_be_read_is_remembered_and_not_registered() -> No
     agent.view(Job().node("a"))
     assert {record.step for record in agent.state.found} == {40, 20}
     assert {record.step for record in agent.state.unregistered} == {20}
+
+
+def test_a_log_that_ends_early_is_a_line_of_the_stream() -> None:
+    agent = Agent().registered()
+    full = events.LogEnded(
+        worker=W1, stream=Stream.STDERR, pid=12, reason="No space left on device"
+    )
+    (said_so,) = [act for act in agent.take(full) if isinstance(act, actions.Announce)]
+    told = said_so.event
+    assert (told.event, dict(told.facts)) == (
+        EventKind.NOTE,
+        {"node": "a", "slot": "cpu:1", "pid": 12},
+    )
+    assert told.reason == (
+        "the stderr log of a/cpu:1 ends here: no space left on device; training goes on"
+    )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from easyscale.agent import words
 from easyscale.agent.verify import comparison, diagnosis
 from easyscale.agent.verify.comparison import Divergence
 from easyscale.agent.verify.diagnosis import Suspect
@@ -269,7 +270,12 @@ class Verification:
         return self._verified(
             Verdict.NOT_FINISHED,
             steps=0,
-            failed=Failed(run=scene.name, reason=failed.message, place=place, log=failed.log),
+            failed=Failed(
+                run=scene.name,
+                reason=words.in_a_line(failed.message),
+                place=place,
+                log=failed.log,
+            ),
             left=left,
         )
 

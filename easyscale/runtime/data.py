@@ -5,6 +5,7 @@ The place in the data is (epoch, step index) and nothing else, so any process ca
 
 import math
 from collections.abc import Mapping, Sized
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ _OF_TORCH = {
     "sampler": "samples are dealt to logical ranks, the same in every layout",
     "batch_sampler": "batches are dealt to logical ranks, the same in every layout",
     "generator": "the order of the samples follows from the job's seed",
-    "persistent_workers": "its loader workers live as long as the loader",
+    "persistent_workers": "its loader workers are forked anew for each epoch",
     "multiprocessing_context": "its loader workers are forked where that is safe",
     "in_order": "batches come in order, whoever fetches them",
 }
@@ -65,6 +66,19 @@ class SampleOrder:
             samples = np.arange(self.length)
         # np.resize repeats from the start, which is how DistributedSampler pads.
         return np.resize(samples, self.per_rank * self._ranks).astype(np.int64, copy=False)
+
+
+def is_number(value: object, *, least: int) -> bool:
+    """Whether a script passed a whole number of at least so much; NumPy's own count as well."""
+    return isinstance(value, Integral) and int(value) >= least
+
+
+def require_number(name: str, value: object, *, least: int) -> None:
+    """Raise ScriptError for an argument of `job.loader` that is no such number."""
+    if not is_number(value, least=least):
+        raise ScriptError(
+            f"job.loader({name}={value!r}): it takes a whole number of at least {least}"
+        )
 
 
 def checked_dataset(dataset: Any) -> Dataset[Any]:  # noqa: ANN401 - what a script passes is checked here

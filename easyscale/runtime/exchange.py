@@ -47,6 +47,8 @@ class Note:
     #: The newest commit it knows.
     newest: GenerationNumber
     weighted: bool = False
+    #: The values that its optimizers are steered by, in a step.
+    steering: bytes = b""
     payload: bytes = b""
 
 
@@ -291,6 +293,7 @@ class Exchange:
         if any(early):
             turn.closing.wait()
             words = self._say(*self._closing(turn))
+        self._check_steering(turn, words)
         present = self._present(words)
         wrong = any(said.header.dirty for said in words) or any(
             there and not hoped for there, hoped in zip(present, expected, strict=True)
@@ -310,9 +313,17 @@ class Exchange:
     def _say(self, header: Header, payload: bytes) -> tuple[Words, ...]:
         transport = self.group.transport
         words = headers.gather(transport, Words(header, payload))
-        places = [self.group.membership.place(rank) for rank in range(self.group.size)]
-        headers.check(transport, self._layout, words, places)
+        headers.check(transport, self._layout, words, self._places())
         return words
+
+    def _check_steering(self, turn: _Turn, words: Sequence[Words]) -> None:
+        with self._not_given_up():
+            note = turn.note
+        assert note is not None
+        headers.check_steering(self.group.transport, note.steering, words, self._places())
+
+    def _places(self) -> list[str]:
+        return [self.group.membership.place(rank) for rank in range(self.group.size)]
 
     def _header(
         self, operation: Operation, newest: GenerationNumber, *, weighted: bool = False
@@ -344,6 +355,7 @@ class Exchange:
         watched = turn.overlap
         header = msgspec.structs.replace(
             self._header(turn.operation, note.newest, weighted=note.weighted),
+            steering=headers.steering_digest(note.steering),
             present=headers.mask_text(presence),
             dirty=turn.early and watched.is_dirty,
             may_overlap=watched.had_one_backward and not watched.is_dirty,

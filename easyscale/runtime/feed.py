@@ -117,7 +117,8 @@ class Feed:
             pin_memory=settings.pin_memory and torch.cuda.is_available(),
             worker_init_fn=_WorkerStart(os.getpid(), self._threads, settings.worker_init_fn),
             prefetch_factor=settings.prefetch_factor,
-            persistent_workers=True,
+            # Forked for each pass: they see the dataset as the script has made it by then.
+            persistent_workers=False,
             timeout=settings.timeout,
             # Its workers' base seed would be drawn from the script's own stream.
             generator=torch.Generator(),
@@ -134,7 +135,7 @@ def _as_it_is(batch: Any) -> Any:  # noqa: ANN401 - a batch of tensors
 
 
 class _Ahead:
-    """One DataLoader whose sampler plays requests; started anew when the order changes."""
+    """A DataLoader whose sampler plays requests; started anew when the order changes."""
 
     def __init__(self, open_loader: Callable[[Iterable[Request]], DataLoader[Any]]) -> None:
         self._open_loader = open_loader

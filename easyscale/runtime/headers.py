@@ -15,6 +15,7 @@ import torch
 from easyscale.errors import ScriptError
 from easyscale.model import GenerationNumber, Span
 from easyscale.runtime.buckets import TensorLayout
+from easyscale.runtime.steering import refuse_difference
 from easyscale.runtime.transport import Transport
 
 #: Size of the first frame; most payloads fit.
@@ -58,6 +59,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     newest: GenerationNumber
     layout: str
     spans: str
+    #: A digest of the values that optimizers are steered by; empty before they are said.
+    steering: str = ""
     #: Which parameters have a gradient here, a bit each.
     present: str = ""
     weighted: bool = False
@@ -143,13 +146,29 @@ def check(
         _name_difference(transport, layout, places)
 
 
+def check_steering(
+    transport: Transport, text: bytes, said: Sequence[Words], places: Sequence[str]
+) -> None:
+    """Raise ScriptError, in all members alike, when their optimizers go different ways."""
+    if len({words.header.steering for words in said}) > 1:
+        refuse_difference(_gather_texts(transport, text), places)
+
+
+def steering_digest(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+
+def _gather_texts(transport: Transport, text: bytes) -> list[bytes]:
+    sizes = gather_bytes(transport, len(text).to_bytes(_LENGTH_BYTES))
+    longest = max(int.from_bytes(size) for size in sizes)
+    return [padded.rstrip(b" ") for padded in gather_bytes(transport, text.ljust(longest, b" "))]
+
+
 def _name_difference(transport: Transport, layout: TensorLayout, places: Sequence[str]) -> None:
-    sizes = gather_bytes(transport, len(layout.description).to_bytes(_LENGTH_BYTES))
-    lengths = [int.from_bytes(size) for size in sizes]
-    padded = gather_bytes(transport, layout.description.ljust(max(lengths), b" "))
-    first = TensorLayout.read(padded[0])
-    for place, theirs in zip(places, padded, strict=True):
-        if theirs.strip() != padded[0].strip():
+    said = _gather_texts(transport, layout.description)
+    first = TensorLayout.read(said[0])
+    for place, theirs in zip(places, said, strict=True):
+        if theirs != said[0]:
             raise ScriptError(
                 f"the processes have registered different models: {first.first_difference(theirs)}"
                 f" ({places[0]} is here, {place} there)",

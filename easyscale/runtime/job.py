@@ -17,7 +17,13 @@ from easyscale.messages import Initialised, Note
 from easyscale.pulse import Phase
 from easyscale.runtime import determinism as switches
 from easyscale.runtime import session as sessions
-from easyscale.runtime.data import SampleOrder, checked_dataset, refuse_arguments
+from easyscale.runtime.data import (
+    SampleOrder,
+    checked_dataset,
+    is_number,
+    refuse_arguments,
+    require_number,
+)
 from easyscale.runtime.evaluation import Evaluator
 from easyscale.runtime.feed import Feed, FeedSettings
 from easyscale.runtime.kind import cpu_kind
@@ -129,6 +135,7 @@ class Job:
         self._training.register(objects)
         self._training.things.prepare(self.device)
         self._team.enter(tuple(override))
+        self._training.note_registered()
 
     def loader(
         self,
@@ -147,6 +154,8 @@ class Job:
     ) -> Loader:
         """Deal a map-style dataset to the logical workers; `batch_size` is that of one of them."""
         refuse_arguments(of_torch)
+        require_number("batch_size", batch_size, least=1)
+        require_number("num_workers", num_workers, least=0)
         checked = checked_dataset(dataset)
         settings = self._training.settings
         if self._training.recorder is not None:
@@ -178,6 +187,8 @@ class Job:
         """Go through the epochs that are left; after the last of them training is complete."""
         training = self._training
         _ = training.things  # refuses a script that has not registered
+        if not is_number(count, least=0):
+            raise ScriptError(f"job.epochs({count!r}) is no number of epochs: it takes 0 or more")
         if training.epochs is not None:
             raise ScriptError("job.epochs is called a second time; a job has one loop over epochs")
         training.epochs = count

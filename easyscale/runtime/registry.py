@@ -60,6 +60,8 @@ class Registry:
     #: Each parameter once, at the first of its names, in the order of registration.
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
     buffers: list[BufferSlot] = field(default_factory=list)
+    #: How many parameter groups each optimizer had.
+    _groups: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, objects: Mapping[str, object]) -> "Registry":
@@ -75,6 +77,29 @@ class Registry:
         for thing in self.stateful.values():
             if isinstance(thing, torch.amp.GradScaler) and thing.is_enabled():
                 thing.scale(torch.zeros((), device=device))
+
+    @property
+    def trained_tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters, buffers, and the tensors that were registered by themselves."""
+        by_itself = (leaves(tree, name) for name, tree in self.tensors.items())
+        return {
+            **self.parameters,
+            **{slot.path: slot.tensor for slot in self.buffers},
+            **{path: tensor for tree in by_itself for path, tensor in tree},
+        }
+
+    def refuse_new_groups(self) -> None:
+        """Refuse a parameter group that came after `register`: a process that joins lacks it."""
+        for name, optimizer in self.optimizers.items():
+            if len(optimizer.param_groups) != self._groups[name]:
+                raise ScriptError(
+                    f"{name} had {self._groups[name]} parameter groups in job.register and has "
+                    f"{len(optimizer.param_groups)} now: a process that joins or goes on from a "
+                    "snapshot would not have them",
+                    hint="make all groups before job.register, and freeze what is not trained yet: "
+                    "parameter.requires_grad_(False)",
+                    see=Paragraph.STATE,
+                )
 
     @property
     def names(self) -> list[str]:
@@ -127,6 +152,7 @@ class Registry:
                     self.parameters[path] = tensor
         for name, optimizer in self.optimizers.items():
             _refuse_strangers(name, optimizer, seen)
+            self._groups[name] = len(optimizer.param_groups)
 
 
 def leaves(tree: object, path: str) -> Iterator[tuple[str, Any]]:

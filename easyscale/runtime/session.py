@@ -67,6 +67,8 @@ class Session:
         self._lost: frozenset[WorkerId] = frozenset()
         #: The generation that this worker runs in, for the report of a failure.
         self.generation: GenerationNumber | None = None
+        #: In a process that the script has forked: it is no worker, and has no threads of ours.
+        self._is_inherited = False
         #: Set by the job: what is left to do when the script has come to its end.
         self.at_script_end: Callable[[], None] = _nothing
         #: The lines that a call of `sys.exit` went through, if the script ended by one.
@@ -93,6 +95,8 @@ class Session:
 
     def say(self, message: Message) -> None:
         """Hand a message to the writer; returns at once, also while the agent is frozen."""
+        if self._is_inherited:
+            return
         self._outgoing.put(message)
 
     def offer(self, commit: Commit, *, by_peer: bool = False) -> None:
@@ -118,6 +122,8 @@ class Session:
 
     def flush(self) -> None:
         """Wait until what was said has been taken, FLUSH_TIMEOUT_S at most."""
+        if self._is_inherited:
+            return
         taken = threading.Event()
         self._outgoing.put(taken)
         taken.wait(FLUSH_TIMEOUT_S)
@@ -139,6 +145,8 @@ class Session:
 
     def complete(self) -> int:
         """Do what is left when the script has come to its end; returns the exit code."""
+        if self._is_inherited:  # a child of the script ends as a child of any python does
+            return 0
         try:
             self.at_script_end()
         except Exception as error:  # noqa: BLE001 - the script's own: it left a step half done
@@ -191,7 +199,8 @@ class Session:
                 self._connection.sendall(encode_line(item))
 
     def _leave_to_parent(self) -> None:
-        """In a forked loader worker: an open end would hide this process's death."""
+        """In a process forked by the script: an open end would hide this process's death."""
+        self._is_inherited = True
         with suppress(OSError):
             self._connection.close()
 

@@ -15,6 +15,7 @@ import msgspec
 import torch
 
 from easyscale.errors import ScriptError
+from easyscale.guide import Paragraph
 from easyscale.model import GenerationNumber, Span
 from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.group import Wait
@@ -27,7 +28,9 @@ from easyscale.runtime.randomness import OuterStream, key
 from easyscale.runtime.record import Record
 from easyscale.runtime.registry import refuse_sparse
 from easyscale.runtime.state import State
+from easyscale.runtime.steering import steering_text
 from easyscale.runtime.training import OpenStep, SourcePlace, Training
+from easyscale.runtime.versions import Versions
 
 if TYPE_CHECKING:
     from easyscale.runtime.team import Team
@@ -62,6 +65,8 @@ class StepWork:
         #: Whether any logical worker left a gradient; known with the result.
         self.has_gradients = False
         self._checked_layout = False
+        self._versions = Versions(registry.parameters)
+        self._forms = [_form(slot.tensor) for slot in self._slots]
         if self._slots and (shared or self._n > 1):
             self.boundary_buffers = [slot.tensor.clone() for slot in self._slots]
         self.clear_gradients()
@@ -111,6 +116,9 @@ class StepWork:
         if not self._checked_layout:
             refuse_sparse(self._training.things.parameters)
             self._checked_layout = True
+        if not self.todo:
+            self._refuse_writes()
+        self._refuse_new_forms()
         gradients = [parameter.grad for parameter in self._parameters]
         self.clear_gradients()
         weight = self.reports.weight(rank)
@@ -126,6 +134,28 @@ class StepWork:
             if rank == 0:
                 self.kept_buffers = [slot.tensor.clone() for slot in self._slots]
             self._set_buffers(self.boundary_buffers)
+
+    def _refuse_writes(self) -> None:
+        """Refuse what each process would do for its own micro-steps only."""
+        written = self._versions.first_written()
+        if written is not None:
+            raise ScriptError(
+                f"{written} was written in the inner loop of step {self._training.place.step}, "
+                "of which each process runs only its own micro-steps",
+                hint="optimizer.step() after `for batch in step`, once for all logical workers",
+                see=Paragraph.LOOPS,
+            )
+
+    def _refuse_new_forms(self) -> None:
+        for slot, before in zip(self._slots, self._forms, strict=True):
+            if (form := _form(slot.tensor)) != before:
+                raise ScriptError(
+                    f"the buffer {slot.path} was {_words(before)} when step "
+                    f"{self._training.place.step} began and is {_words(form)} now: a buffer keeps "
+                    "its form, since every process holds it",
+                    hint="give it its final size from the start, or keep it out of the buffers",
+                    see=Paragraph.STATE,
+                )
 
     def finish_alone(self) -> None:
         means = Means(self.reports.settle(range(self._n)), self._n)
@@ -146,6 +176,7 @@ class StepWork:
         note = Note(
             newest=newest,
             weighted=any(report.weight is not None for report in said),
+            steering=steering_text(self._training.things),
             payload=msgspec.json.encode(said),
         )
         buffers = self.kept_buffers if 0 in ranks else None
@@ -289,6 +320,15 @@ class Step:
         if self._work is None or self._rank is None:
             raise ScriptError(f"{call} belongs into the inner loop: `for batch in step`")
         return self._work
+
+
+def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
+
+
+def _words(form: tuple[torch.Size, torch.dtype]) -> str:
+    shape, dtype = form
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
 def _kept(value: Scalar) -> Scalar:

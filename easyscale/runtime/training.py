@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from easyscale.errors import IncompleteStep, JobConflict, ScriptError
+from easyscale.guide import Paragraph
 from easyscale.runtime.outer_body import OuterBody
 from easyscale.runtime.randomness import OuterStream, Streams
 from easyscale.runtime.registry import Registry
 from easyscale.runtime.settings import JobSettings
 from easyscale.runtime.state import Place, State, captured, passed_values, plain_value, restore
 from easyscale.runtime.timing import Timing
+from easyscale.runtime.versions import Versions
 
 if TYPE_CHECKING:
     from easyscale.runtime.recorder import Recorder
@@ -79,6 +81,8 @@ class Training:
     #: Writes down what happens, where runs are compared.
     recorder: "Recorder | None" = None
     _outer_body: OuterBody | None = None
+    #: What `register` returned with, until the first step: nothing of it may be written.
+    _registered: "_Registered | None" = None
     _passed: dict[str, Any] = field(default_factory=dict)
     #: Set when a state was restored: the stream that the outer code draws from when the first
     #: step begins. Until then the script's top runs as it would in a fresh process.
@@ -129,10 +133,18 @@ class Training:
         self.registry = Registry.of(objects)
         self._passed = passed_values(self.registry)
 
+    def note_registered(self) -> None:
+        """`register` returns: what is written until the first step would be lost elsewhere."""
+        self._registered = _Registered.of(self.things)
+
     # --- the way through the job -----------------------------------------------------------------
 
     def open_step(self, began_at: SourcePlace) -> OpenStep:
         """Begin the next step: the safe point has been passed."""
+        if self._registered is not None:
+            self._registered.refuse_writes()
+            self._registered = None
+        self.things.refuse_new_groups()
         if self._pending_stream is not None:
             self.streams.restore(self._pending_stream)
             self._pending_stream = None
@@ -258,6 +270,33 @@ class Training:
                     f"{name}: the restored value stands; the job began with {before[name]}, the "
                     f'script passes {value}. register(..., override=["{name}"]) takes it'
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """The registered state as `register` returned with it."""
+
+    registry: Registry
+    versions: Versions
+    passed: dict[str, Any]
+
+    @classmethod
+    def of(cls, registry: Registry) -> "_Registered":
+        return cls(registry, Versions(registry.trained_tensors), passed_values(registry))
+
+    def refuse_writes(self) -> None:
+        """Raise ScriptError where the script has written between `register` and the first step."""
+        written = self.versions.first_written()
+        if written is None:
+            now = passed_values(self.registry)
+            written = next((name for name in now if now[name] != self.passed.get(name)), None)
+        if written is not None:
+            raise ScriptError(
+                f"{written} was written between job.register and the first step: a process that "
+                "joins or goes on from a snapshot has its value by then, and would lose it",
+                hint="do it before job.register",
+                see=Paragraph.STATE,
+            )
 
 
 class _Overrides:

@@ -192,6 +192,16 @@ def test_a_worker_that_lost_the_end_learns_of_it_from_one_that_lingers(
         assert b.all(messages.Broken)
 
 
+def test_children_that_the_script_forks_end_as_children_of_any_python(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    with Crew(zygote, tmp_path, SCRIPT, "fork=yes") as crew:
+        hands = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        assert crew.finished(*hands) == {reference}
+        assert [hand.all(messages.Failure) for hand in hands] == [[], []]
+
+
 def test_loader_workers_follow_their_process_through_changes(
     zygote: Zygote, tmp_path: Path, reference: str
 ) -> None:

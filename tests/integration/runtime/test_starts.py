@@ -76,6 +76,20 @@ def test_unequal_initial_states_name_the_first_tensor_that_differs(
             assert "model.0.bias differs between n0/cpu:0 and n1/cpu:0" in failure.text
 
 
+def test_an_optimizer_that_one_process_steers_by_its_own_losses_is_named(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with crew_of(zygote, tmp_path, "steer=1") as crew:
+        a, b = start(crew, 2)
+        crew.commit(Mode.RESTORE, HALVES)
+        crew.ended(a, b)
+        for hand in (a, b):
+            failure = hand.last(messages.Failure)
+            assert failure is not None
+            assert "optimizer.param_groups[0].weight_decay is " in failure.text
+            assert " on n0/cpu:0 and " in failure.text
+
+
 def test_an_early_end_of_the_loop_is_completed_when_the_script_ends(
     zygote: Zygote, tmp_path: Path
 ) -> None:

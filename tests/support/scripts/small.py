@@ -20,18 +20,21 @@ class Noisy(Dataset):
         generator = torch.Generator().manual_seed(5)
         self.x = torch.randn(length, 12, generator=generator)
         self.y = torch.randint(0, 4, (length,), generator=generator)
+        self.noise = 0.1
 
     def __len__(self):
         return len(self.y)
 
     def __getitem__(self, index):
-        noise = 0.1 * torch.randn(12) + 0.05 * float(np.random.rand())
+        noise = self.noise * torch.randn(12) + 0.05 * float(np.random.rand())
         return self.x[index] + noise, self.y[index]
 
 
 options = dict(word.split("=") for word in sys.argv[1:])
 epochs = int(options.get("epochs", 3))
 job = easyscale.init(logical_workers=8, seed=3)
+if "fork" in options and os.fork() == 0:
+    raise ValueError("a child of the script")
 if "unequal" in options:
     torch.manual_seed(os.getpid())
 model = nn.Sequential(
@@ -58,6 +61,8 @@ def count_correct(batch):
 
 for epoch in job.epochs(epochs):
     model.train()
+    # Loader workers must see the dataset as it is in this epoch.
+    train.noise = 0.1 + 0.05 * epoch
     for step in loader:
         for x, y in step:
             loss = F.cross_entropy(model(x), y)
@@ -71,6 +76,10 @@ for epoch in job.epochs(epochs):
         nn.utils.clip_grad_norm_(model.parameters(), 0.5 + float(torch.rand(())))
         optimizer.step()
         scheduler.step()
+        if "steer" in options:
+            optimizer.param_groups[0]["weight_decay"] = float(loss.detach())
+        if "fork" in options and step.number == 2 and os.fork() == 0:
+            sys.exit(0)
     results = job.evaluate(count_correct, test_loader)
     state.best = max(state.best, sum(count for count, _ in results))
     if job.is_main:

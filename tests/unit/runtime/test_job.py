@@ -433,6 +433,61 @@ def sparse_gradient(job: Job) -> None:
                 model.weight.grad = torch.ones(4, 2).to_sparse()
 
 
+def train_with(*, inside: bool, job: Job, change: Callable[[Any, Any], None]) -> None:
+    """A training whose script makes `change` in each micro-step, or after each epoch's first."""
+    model: Any = net()
+    optimizer = torch.optim.SGD(model[:2].parameters(), lr=0.1)
+    job.register(model=model, optimizer=optimizer)
+    for _ in job.epochs(1):
+        for step in job.loader(rows(8), batch_size=2):
+            for x, _y in step:
+                model(x).sum().backward()
+                if inside:
+                    change(model, optimizer)
+            optimizer.step()
+            if not inside:
+                change(model, optimizer)
+
+
+def step_the_optimizer_inside(job: Job) -> None:
+    train_with(inside=True, job=job, change=lambda _, optimizer: optimizer.step())
+
+
+def let_a_buffer_grow(job: Job) -> None:
+    def grow(model: Any, _: object) -> None:  # noqa: ANN401
+        model[1].running_mean = torch.zeros(9)
+
+    train_with(inside=True, job=job, change=grow)
+
+
+def add_a_group_later(job: Job) -> None:
+    def thaw(model: Any, optimizer: torch.optim.Optimizer) -> None:  # noqa: ANN401
+        optimizer.add_param_group({"params": list(model[3].parameters())})
+
+    train_with(inside=False, job=job, change=thaw)
+
+
+def write_after_register(change: Callable[[Any, Any], object]) -> Callable[[Job], None]:
+    def train(job: Job) -> None:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        job.register(model=model, optimizer=optimizer)
+        change(model, optimizer)
+        for _ in job.epochs(1):
+            next(iter(job.loader(rows(8), batch_size=2)))
+
+    return train
+
+
+def count_epochs_from_below(job: Job) -> None:
+    job.register(model=net())
+    job.epochs(-1)
+
+
+def load_with(**arguments: Any) -> Callable[[Job], object]:  # noqa: ANN401
+    return lambda job: job.loader(rows(8), **arguments)
+
+
 @pytest.mark.parametrize(
     ("misuse", "sentence"),
     [
@@ -470,10 +525,29 @@ def sparse_gradient(job: Job) -> None:
         (take_batches_out_of_the_loop, r"batches of step 0, .*, were taken out of it"),
         (state_of_tensors, "best is a Tensor"),
         (sparse_gradient, "model.weight has a sparse gradient"),
+        (step_the_optimizer_inside, r"model.0.weight was written in the inner loop of step 0"),
+        (let_a_buffer_grow, r"model.1.running_mean was float32\[8\] .* is float32\[9\] now"),
+        (add_a_group_later, "optimizer had 1 parameter groups in job.register and has 2 now"),
+        (
+            write_after_register(lambda model, _: nn.init.zeros_(model[0].weight)),
+            "model.0.weight was written between job.register and the first step",
+        ),
+        (
+            write_after_register(lambda model, _: model(torch.ones(2, 6))),
+            "model.1.num_batches_tracked was written between",
+        ),
+        (
+            write_after_register(lambda _, optimizer: optimizer.param_groups[0].update(lr=1)),
+            "optimizer.lr was written between",
+        ),
+        (load_with(batch_size=0), r"batch_size=0\): it takes a whole number of at least 1"),
+        (load_with(batch_size=2.0), r"batch_size=2.0\): it takes a whole number"),
+        (load_with(num_workers=-1), r"num_workers=-1\): it takes a whole number of at least 0"),
+        (count_epochs_from_below, r"epochs\(-1\) is no number"),
     ],
 )
 def test_misuse_is_refused_in_one_sentence(
-    start: Init, misuse: Callable[[Job], None], sentence: str
+    start: Init, misuse: Callable[[Job], object], sentence: str
 ) -> None:
     job = start(logical_workers=2)
     with pytest.raises(ScriptError, match=sentence) as caught:

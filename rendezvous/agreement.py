@@ -183,7 +183,7 @@ def _overlap_objection(commit: Commit, view: JobView, silent: frozenset[Incarnat
             continue
         shares = any(worker in members and not view.ended(worker) for worker in older.workers)
         proven = any(view.ended(worker) for worker in older.workers)
-        taken_over = commit.mode is Mode.RESTORE and all(
+        taken_over = _may_be_taken_over(older, commit, view) and all(
             _agent(worker) in silent for worker in older.workers
         )
         if not (shares or proven or taken_over or _has_been_left(older, view)):
@@ -194,6 +194,13 @@ def _overlap_objection(commit: Commit, view: JobView, silent: frozenset[Incarnat
                 f" or proof that {ended} ended"
             )
     return None
+
+
+def _may_be_taken_over(older: Commit, commit: Commit, view: JobView) -> bool:
+    """A restore leaves a silent group behind; so does whoever goes on with what a restore began."""
+    return commit.mode is Mode.RESTORE or any(
+        newer.mode is Mode.RESTORE and newer.generation > older.generation for newer in view.open
+    )
 
 
 def _has_been_left(older: Commit, view: JobView) -> bool:

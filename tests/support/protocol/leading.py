@@ -141,7 +141,8 @@ class Leader:
                 shares = members & older.members & ~ended
                 proven = older.members & ended or self._is_left(older, opened)
                 silent = older.members & store.silent
-                taken_over = mode == "restore" and silent == older.members
+                may_take_over = mode == "restore" or self._is_replaced(older, opened)
+                taken_over = may_take_over and silent == older.members
                 if not (shares or proven or taken_over):
                     return True
         if mode != "restore":
@@ -150,6 +151,12 @@ class Leader:
             return False
         may_hold = self._holders(state) | ~store.leases
         return any(older.members & may_hold & ~ended & ~store.silent for older in opened)
+
+    def _is_replaced(self, older: Commit, opened: list[Commit]) -> bool:
+        """A restore has been committed over it."""
+        return self._guards.takeover_lasts and any(
+            newer.mode == "restore" and newer.number > older.number for newer in opened
+        )
 
     def _is_left(self, older: Commit, opened: list[Commit]) -> bool:
         """Somebody entered a newer generation, and met one of these members there."""

@@ -47,6 +47,8 @@ class Guards:
     interrupts: bool = True
     #: The interrupted step is laid out by what the members hold, not by the plan.
     held_counts: bool = True
+    #: Who goes on with what a restore began leaves behind whom that restore took over.
+    takeover_lasts: bool = True
     #: Whoever entered a generation has left the ones before, and so have all it met there.
     entry_proves: bool = True
 

@@ -277,6 +277,17 @@ def test_the_takeover_needs_every_node_silent_for_the_whole_time() -> None:
     assert objection(now, view, silent=silent) is not None  # the exception is for restore only
 
 
+def test_a_takeover_lasts_for_whoever_goes_on_with_the_restore() -> None:
+    job = running(A).node("b", "in_use").node("c", "in_use").drop(KEYS.node("a"))
+    restore = commit(2, [B, C])
+    view = job.committed(restore, entered=[B]).drop(KEYS.node("c")).gone(C).view()
+    silent = frozenset([Incarnation(A.node, A.incarnation)])
+    now = commit(3, [B], mode=Mode.NOW)
+    assert objection(now, view, silent=silent) is None
+    waits = objection(now, view)  # heard again: it is fenced, and that is proof
+    assert waits == "gen 1 could still run: waits for a/cpu:0 or proof that it ended"
+
+
 # --- C4: state ---------------------------------------------------------------------------------
 
 

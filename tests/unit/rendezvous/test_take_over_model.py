@@ -99,6 +99,7 @@ SLOW = [
     ("holders_first", BOTH_AWAY, "g2 throws step 1 away, which {A} holds and could go on with"),
     ("no_way_back", HALF_ENTERED, "A writes progress at step 0 for a group that g3 has replaced"),
     ("entry_proves", JOINED, "training cannot end from here"),
+    ("takeover_lasts", HALF_ENTERED, "training cannot end from here"),
 ]
 
 

@@ -6,9 +6,10 @@ answered. Pure standard library and msgspec: no call here ever enters torch.
 
 import hashlib
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Protocol
 
@@ -113,16 +114,46 @@ class Wire:
         self._socket = connection
         #: Bytes that were read with a line and belong behind it.
         self._early = bytearray()
+        self._lock = threading.Lock()
+        self._users = 0
+        self._is_closed = False
 
     def close(self) -> None:
         """End the connection, and with it whatever blocks on it in another thread."""
         # shutdown wakes a thread that is blocked in a read; close alone does not.
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        with self._lock:
+            self._is_closed = True
+            self._let_go()
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Keep the descriptor until the call is over: its number may be another socket's by then.
+
+        A thread on its way into a wait would wait on that one, for ever.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise ConnectionError("the connection was closed on this side")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._is_closed and not self._users:
+            self._socket.close()
 
     def send(self, *parts: bytes | memoryview, timeout_s: float) -> None:
         """Send one frame made of `parts`."""
+        with self._in_use():
+            self._send(parts, timeout_s)
+
+    def _send(self, parts: Sequence[bytes | memoryview], timeout_s: float) -> None:
         self._socket.settimeout(timeout_s)
         length = sum(len(part) for part in parts)
         if length > MAX_FRAME_BYTES:
@@ -137,18 +168,24 @@ class Wire:
 
     def receive(self, *, timeout_s: float, interrupt: Interrupt = never) -> bytearray:
         """Receive one frame; TimeoutError when no byte came for `timeout_s`."""
-        head = self._exactly(_LENGTH_BYTES, timeout_s=timeout_s, interrupt=interrupt)
-        length = int.from_bytes(head)
-        if length > MAX_FRAME_BYTES:
-            raise ConnectionError(f"a peer announced a frame of {length} bytes")
-        return self._exactly(length, timeout_s=timeout_s, interrupt=interrupt)
+        with self._in_use():
+            head = self._exactly(_LENGTH_BYTES, timeout_s=timeout_s, interrupt=interrupt)
+            length = int.from_bytes(head)
+            if length > MAX_FRAME_BYTES:
+                raise ConnectionError(f"a peer announced a frame of {length} bytes")
+            return self._exactly(length, timeout_s=timeout_s, interrupt=interrupt)
 
     def send_line(self, line: bytes, *, timeout_s: float) -> None:
-        self._socket.settimeout(timeout_s)
-        self._socket.sendall(line + b"\n")
+        with self._in_use():
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(line + b"\n")
 
     def receive_line(self, *, limit: int, timeout_s: float) -> bytes:
         """Receive up to a line feed; what came with it waits for the next read."""
+        with self._in_use():
+            return self._receive_line(limit=limit, timeout_s=timeout_s)
+
+    def _receive_line(self, *, limit: int, timeout_s: float) -> bytes:
         deadline = time.monotonic() + timeout_s
         line = bytearray()
         while b"\n" not in line:

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from easyscale.runtime.channel import (
     Refused,
     RemoteKeys,
     StateIncomplete,
+    Wire,
     ask,
     dial,
     fetch_state,
@@ -227,3 +229,32 @@ def test_closing_frees_everybody_who_waits(listener: Listener) -> None:
 def test_addresses_of_both_families_are_written_and_read(host: str, text: str) -> None:
     assert join_address(host, 5) == text
     assert split_address(text) == (host, 5)
+
+
+class ClosedUnderway(socket.socket):
+    """Its wire is closed by another thread just before it waits for bytes."""
+
+    wire: Wire
+    descriptors: list[int]
+
+    def recv_into(self, *given: Any, **named: Any) -> int:  # noqa: ANN401 - as the socket's own
+        self.wire.close()
+        self.descriptors.append(self.fileno())
+        return super().recv_into(*given, **named)
+
+
+def test_a_descriptor_is_kept_while_a_thread_is_on_its_way_into_a_wait() -> None:
+    """Its number could be another socket's by then, which would be waited on for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    connection = ClosedUnderway(fileno=near.detach())
+    connection.descriptors = []
+    connection.wire = wire = Wire(connection)
+    with pytest.raises(Refused):
+        wire.receive(timeout_s=5.0)
+    assert connection.descriptors[0] >= 0
+    assert connection.fileno() == -1
+    with pytest.raises(ConnectionError, match="closed on this side"):
+        wire.send(b"more", timeout_s=5.0)
+    far.close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from easyscale.agent.doors.chronicle import Told
+from easyscale.agent.doors.status import MOST_CHANGES
 from easyscale.agent.hardware.meter import Reading
 from easyscale.agent.plain.state import Phase, State
 from easyscale.agent.plain.values import Member, Offer, ReportState, Round, RoundPhase, Sight, Terms
@@ -29,8 +30,6 @@ from easyscale.reports import EventKind, stamp
 _COUNTED = (EventKind.JOINED, EventKind.LOST, EventKind.DRAINED)
 #: These have a line of their own where they are told.
 _UNSEEN = frozenset({EventKind.MET, EventKind.WAITING})
-#: The newest changes that a status carries; `events` has the rest.
-_MOST_CHANGES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ def _changes(own: Own | None) -> Changes:
         count=sum(own.told.counts.get(str(kind), 0) for kind in _COUNTED),
         paused_s=None,
         steps_lost=None,
-        last=tuple(told[:_MOST_CHANGES]),
+        last=tuple(told[:MOST_CHANGES]),
     )
 
 

@@ -129,7 +129,8 @@ class Running:
 
     def steps(self) -> list[Step]:
         path = self.out / "trail"
-        lines = path.read_text().splitlines() if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()  # a line can be seen half written
         return [Step(float(a), int(b), int(c)) for a, b, c in (line.split() for line in lines)]
 
     def until(self, found: Callable[[list[Step]], object], what: str) -> None:

@@ -66,7 +66,7 @@ class StoreLink:
         self._writes: dict[str, actions.Write] = {}
         self._leads = False
         self._view: JobView | None = None
-        #: What each followed range showed last; a leader reads all at one revision instead.
+        #: What each followed range showed last.
         self._parts: dict[Range, View] = {}
         self._hold = Hold()
         self._thread: StoreThread[_Order] = StoreThread(self, name="store-link", fail=fail)
@@ -195,23 +195,22 @@ class StoreLink:
         return not self._writes
 
     def look(self) -> bool:
-        opened, membership = self._hold.opened, self._hold.membership
-        assert opened is not None
+        """Take up what the watches brought, so that news costs etcd no read.
+
+        A leader's watch covers everything at one revision, from a list made after its election on:
+        news may be late, and whatever is written on it compares `head`. A follower's ranges are
+        each at a revision of their own.
+        """
+        membership = self._hold.membership
         assert membership is not None
-        leads = self._leads
-        try:
-            # A leader decides on everything, at one revision, read linearizably.
-            view = (
-                opened.store.read(self._keys.prefix, timeout_s=CALL_TIMEOUT_S)
-                if leads
-                else self._put_together()
-            )
-        except StoreError:
-            return False
-        if view is not None:
+        with self._thread.news:
+            parts = [self._parts.get(range_) for range_ in self._ranges()]
+        complete = [part for part in parts if part is not None]
+        if len(complete) == len(parts):
+            view = View.union(complete)
             membership.see_leader(view.get(self._keys.leader))
             self._view = JobView.of(view, self._keys, before=self._view)
-            self._post(events.Viewed(view=self._view, complete=leads))
+            self._post(events.Viewed(view=self._view, complete=self._leads))
         return True
 
     def _follow(self) -> None:
@@ -229,16 +228,6 @@ class StoreLink:
         with self._thread.news:
             self._parts[range_] = view
             self._thread.see()
-
-    def _put_together(self) -> View | None:
-        """What a follower acts on: what the watches brought, so that news costs etcd no read.
-
-        Each range is at a revision of its own; whatever is written on it compares `head`.
-        """
-        with self._thread.news:
-            parts = [self._parts.get(range_) for range_ in self._ranges()]
-        complete = [part for part in parts if part is not None]
-        return View.union(complete) if len(complete) == len(parts) else None
 
     def _try(self, action: actions.Transact) -> events.Transacted:
         opened = self._hold.opened

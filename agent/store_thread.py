@@ -21,6 +21,10 @@ from easyscale.rendezvous.store import Range, View, Watch
 
 CALL_TIMEOUT_S = 2.0
 RETRY_S = 0.2
+#: After a look nothing is looked at for as many times as long as that took: what a thousand agents
+#: write in one moment is seen in a few looks, and who follows few keys never notices.
+LOOK_PAUSE = 3.0
+LONGEST_PAUSE_S = 0.2
 _CLOSE_TIMEOUT_S = 3.0
 
 Order_contra = TypeVar("Order_contra", contravariant=True)
@@ -46,11 +50,19 @@ class StoreThread(Generic[Order]):
     """Orders come from any thread; `news` guards whatever its owner shares with it."""
 
     def __init__(
-        self, work: Work[Order], *, name: str, fail: Callable[[EasyScaleError], None]
+        self,
+        work: Work[Order],
+        *,
+        name: str,
+        fail: Callable[[EasyScaleError], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.news = threading.Condition()
         self._work = work
         self._fail = fail
+        self._clock = clock
+        #: From here on it may look again.
+        self._looks_at_s = 0.0
         self._orders: deque[Order] = deque()
         self._is_new = False
         self._is_closing = False
@@ -94,11 +106,17 @@ class StoreThread(Generic[Order]):
     def _wait(self) -> bool:
         """Wait until there is something to do; False when the agent ends."""
         with self.news:
-            self.news.wait_for(
-                lambda: self._is_closing or self._orders or self._is_new,
-                timeout=RETRY_S if self._has_unwritten else None,
-            )
+            while not (self._is_closing or self._orders or self._is_due):
+                waits_s = [RETRY_S] if self._has_unwritten else []
+                if self._is_new:
+                    waits_s.append(self._looks_at_s - self._clock())
+                if not self.news.wait(min(waits_s, default=None)) and self._has_unwritten:
+                    break
             return not self._is_closing
+
+    @property
+    def _is_due(self) -> bool:
+        return self._is_new and self._clock() >= self._looks_at_s
 
     def _carry_out(self) -> None:
         with self.news:
@@ -109,12 +127,16 @@ class StoreThread(Generic[Order]):
         self._has_unwritten = not self._work.write()
 
     def _look(self) -> None:
-        if not self._is_new:
+        if not self._is_due:
             return
         self._is_new = False
+        began_s = self._clock()
         if not self._work.look():
             self._is_new = True
             time.sleep(RETRY_S)
+            return
+        ended_s = self._clock()
+        self._looks_at_s = ended_s + min(LOOK_PAUSE * (ended_s - began_s), LONGEST_PAUSE_S)
 
 
 @dataclass(slots=True)

@@ -21,18 +21,18 @@ class Ended(StoreError):
 
 
 class Followed:
-    """A range as one stream shows it."""
+    """A range as one stream shows it: what was listed, and each event folded into it since."""
 
     def __init__(
         self,
         range_: Range,
         header: Any,  # noqa: ANN401
-        entries: dict[str, Entry],
+        view: View,
         give: Callable[[View], None],
     ) -> None:
         self.range_ = range_
         self.header = header
-        self._entries = entries
+        self._view = view
         self._give = give
 
     @classmethod
@@ -41,23 +41,23 @@ class Followed:
     ) -> "Followed":
         request = etcdrpc.RangeRequest(**key_range(range_))
         answer = connection.call(connection.kv.Range, request, timeout_s=_ANSWER_TIMEOUT_S)
-        entries = {entry.key: entry for entry in map(entry_of, answer.kvs)}
-        give(View.of(answer.header.revision, entries))
-        return cls(range_, answer.header, entries, give)
+        view = View.of(answer.header.revision, {e.key: e for e in map(entry_of, answer.kvs)})
+        give(view)
+        return cls(range_, answer.header, view, give)
 
     def take(self, answer: Any) -> bool:  # noqa: ANN401
         """Deliver the range after each revision, never between two events of one."""
         check(answer, self.header)
         self.header = answer.header
         for revision, events in groupby(answer.events, key=lambda event: event.kv.mod_revision):
-            for event in events:
-                entry = entry_of(event.kv)
-                if event.type == _DELETE:
-                    self._entries.pop(entry.key, None)
-                else:
-                    self._entries[entry.key] = entry
-            self._give(View.of(revision, self._entries))
+            self._view = self._view.after(revision, dict(map(_change, events)))
+            self._give(self._view)
         return bool(answer.events)
+
+
+def _change(event: Any) -> tuple[str, Entry | None]:  # noqa: ANN401
+    entry = entry_of(event.kv)
+    return entry.key, None if event.type == _DELETE else entry
 
 
 def check(answer: Any, header: Any) -> None:  # noqa: ANN401

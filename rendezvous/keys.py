@@ -25,12 +25,15 @@
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from easyscale.errors import FormatError, UsageError
 from easyscale.model import GenerationNumber, WorkerId
 
 ROOT = "/easyscale/v1/"
 MAX_NAME_LENGTH = 64
+#: Keys whose meaning is kept: a leader of a thousand agents reads some three thousand at each look.
+_MOST_KEYS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +198,14 @@ def name_of(key: str) -> str:
     return _below(key, "wishes", "snapshots")
 
 
+@lru_cache(_MOST_KEYS)
 def generation_of(key: str) -> GenerationNumber:
     """The generation of a key below `plan/`, `ready/`, `commit/`, `in/` or `broken/`."""
     rest = _below(key, "plan", "ready", "commit", "in", "broken")
     return GenerationNumber.parse(rest.partition("/")[0])
 
 
+@lru_cache(_MOST_KEYS)
 def worker_of(key: str) -> WorkerId:
     """The worker of a key below `ready/`, `in/` or `broken/`."""
     return WorkerId.parse(_below(key, "ready", "in", "broken").partition("/")[2])

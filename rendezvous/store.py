@@ -43,6 +43,21 @@ class View:
         """Freeze a copy of `entries`, sorted."""
         return cls(revision, MappingProxyType(dict(sorted(entries.items()))))
 
+    def after(self, revision: int, changes: Mapping[str, Entry | None]) -> "View":
+        """The same ranges after one more revision; None is a key that it deleted."""
+        entries = dict(self.entries)
+        is_sorted = True
+        for key, entry in changes.items():
+            if entry is None:
+                entries.pop(key, None)
+            else:
+                is_sorted = is_sorted and key in entries
+                entries[key] = entry
+        # A value that changed in its place, as most do, costs no sorting.
+        return (
+            View(revision, MappingProxyType(entries)) if is_sorted else View.of(revision, entries)
+        )
+
     def get(self, key: str) -> Entry | None:
         return self.entries.get(key)
 
@@ -54,6 +69,8 @@ class View:
     def union(cls, parts: Iterable["View"]) -> "View":
         """Views of ranges that do not overlap as one, each part still at its own revision."""
         views = tuple(parts)
+        if len(views) == 1:
+            return views[0]
         entries = {key: entry for view in views for key, entry in view.entries.items()}
         return cls.of(max((view.revision for view in views), default=0), entries)
 

@@ -95,6 +95,43 @@ def test_a_look_that_failed_is_taken_again() -> None:
     assert work.happened.count("look") == 3
 
 
+class SlowWork(Work):
+    """Each look takes as long as it is told, by a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.look_s = 0.01
+
+    def look(self) -> bool:
+        self.now_s += self.look_s
+        return super().look()
+
+
+@pytest.mark.parametrize(("look_s", "pause_s"), [(0.01, 0.03), (5.0, 0.2)])
+def test_news_that_comes_in_a_burst_is_seen_together_and_orders_do_not_wait_for_it(
+    look_s: float, pause_s: float
+) -> None:
+    work = SlowWork()
+    work.look_s = look_s
+    thread = StoreThread[str](
+        work, name="test-store", fail=lambda _: None, clock=lambda: work.now_s
+    )
+    thread.start()
+    thread.see()
+    work.until(lambda all_: "look" in all_)
+    for number in range(20):
+        thread.see()
+        thread.order(f"order {number}")
+    work.until(lambda all_: "order 19" in all_)
+    assert work.happened.count("look") == 1
+    work.now_s += pause_s
+    thread.see()
+    work.until(lambda all_: all_.count("look") == 2)
+    thread.close()
+    assert work.happened.count("look") == 2
+
+
 def test_what_is_ordered_before_the_end_is_carried_out() -> None:
     work = Work()
     thread = made(work, lambda _: None)

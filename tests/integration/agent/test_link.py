@@ -1,0 +1,115 @@
+"""An agent's link to a real etcd: what a leader sees, through harm to etcd, and what it costs."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from easyscale.agent import actions, events
+from easyscale.agent.code_check import CodeCheck
+from easyscale.agent.link import StoreLink
+from easyscale.agent.settings import StoreSettings
+from easyscale.agent.snapshots import Catalogue
+from easyscale.model import NodeRecord, encode
+from easyscale.rendezvous.etcd import connect
+from easyscale.rendezvous.keys import JobKeys
+from easyscale.rendezvous.store import Delete, Put, Store
+from easyscale.rendezvous.view import JobView
+from tests.support.etcd import Server, etcd_binary, own_server, wait_until
+from tests.support.views import launch_settings
+
+__all__ = ["etcd_binary", "own_server"]
+
+TIMEOUT_S = 5.0
+KEYS = JobKeys.of("linked")
+OTHERS = 40
+
+
+def record(node: str) -> NodeRecord:
+    return NodeRecord(node=node, incarnation="i", boot_id="b", host=node, address="", slots=())
+
+
+class Leader:
+    """A link that stands for election, and all that it brought."""
+
+    def __init__(self, etcd: Server, folder: Path) -> None:
+        chosen = launch_settings(
+            job_id="linked",
+            working_directory=str(folder),
+            snapshot_dir=str(folder / "snapshots"),
+            store=StoreSettings(endpoints=(str(etcd.endpoint),)),
+        )
+        self.brought: list[events.AgentEvent] = []
+        self.link = StoreLink(
+            chosen,
+            Catalogue(folder / "snapshots", job_id="linked", node="a"),
+            CodeCheck(chosen),
+            post=self.brought.append,
+            tell=lambda _: None,
+            fail=self._fail,
+        )
+        self.link.start()
+        self.link.take(actions.Enrol(record=record("a")))
+        self.link.take(actions.Campaign())
+
+    def _fail(self, error: Exception) -> None:
+        raise error
+
+    @property
+    def view(self) -> JobView:
+        seen = [one for one in self.brought if isinstance(one, events.Viewed) and one.complete]
+        return seen[-1].view if seen else JobView()
+
+    def sees(self, condition: Callable[[JobView], object], what: str) -> None:
+        wait_until(lambda: condition(self.view), what)
+
+
+@pytest.fixture
+def leader(own_server: Server, tmp_path: Path) -> Iterator[Leader]:
+    (tmp_path / "train.py").write_text("")
+    leader = Leader(own_server, tmp_path)
+    leader.sees(lambda view: view.leader_token, "it leads")
+    yield leader
+    leader.link.close()
+
+
+@pytest.fixture
+def store(own_server: Server) -> Iterator[Store]:
+    store = connect(own_server.settings, timeout_s=TIMEOUT_S)
+    yield store
+    store.close()
+
+
+def register(store: Store, *names: str) -> None:
+    for name in names:
+        store.transact([], [Put(KEYS.node(name), encode(record(name)))], timeout_s=TIMEOUT_S)
+
+
+def test_what_others_write_reaches_a_leader_without_a_read(
+    leader: Leader, store: Store, own_server: Server
+) -> None:
+    before = own_server.started("Range")
+    began_s = time.monotonic()
+    register(store, *(f"n{number}" for number in range(OTHERS)))
+    leader.sees(lambda view: len(view.nodes) == OTHERS + 1, "it sees all")
+    took_s = time.monotonic() - began_s
+    # A stream that is silent for two seconds is asked whether it lives.
+    assert own_server.started("Range") - before <= 2 + took_s
+    store.transact([], [Delete(KEYS.node("n3"))], timeout_s=TIMEOUT_S)
+    leader.sees(lambda view: "n3" not in view.nodes, "it sees a key go")
+    assert list(leader.view.nodes) == sorted(leader.view.nodes)
+
+
+def test_a_leader_sees_what_was_written_while_its_watch_was_broken_and_history_forgotten(
+    leader: Leader, store: Store, own_server: Server
+) -> None:
+    register(store, "before")
+    leader.sees(lambda view: "before" in view.nodes, "it follows")
+    own_server.kill()
+    own_server.start()
+    store.transact([], [Delete(KEYS.node("before"))], timeout_s=TIMEOUT_S)
+    register(store, "after")
+    own_server.compact(store.read(KEYS.nodes, timeout_s=TIMEOUT_S).revision)
+    leader.sees(lambda view: {"after", "a"} <= set(view.nodes), "it follows again")
+    assert "before" not in leader.view.nodes

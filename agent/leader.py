@@ -106,7 +106,17 @@ def _recover(at: Standpoint, memory: Memory) -> Verdict | None:
             return Verdict(None, "broken: waits for the exit that explains it", memory, ready_s)
     if not known.left:
         return beginnings.restore(at, memory)
-    members = _who_can_meet(known, memory, view)
+    members = known.left
+    if _has_failed_to_meet(known, memory, view):
+        circle = survivors.circle(
+            known.left, known.broken, base.main, heard=view.breaks[base.generation]
+        )
+        ready_s = _heard_by(circle, memory, at.timeouts)
+        if circle.unheard and at.now < ready_s:
+            whom = words.places(circle.unheard)
+            waits = f"{whom}: suspected, and no word yet of whom they reach themselves"
+            return Verdict(None, waits, memory, ready_s)
+        members = circle.members
     attempt = memory.attempt
     if attempt is not None and attempt.members == frozenset(members):
         ready_s = attempt.at_s + _backoff(attempt.times, at.timeouts)
@@ -121,19 +131,25 @@ def _recover(at: Standpoint, memory: Memory) -> Verdict | None:
     return beginnings.at_once(start, at, memory)
 
 
-def _who_can_meet(known: survivors.Standing, memory: Memory, view: JobView) -> tuple[WorkerId, ...]:
-    """All that are left; if the same set has failed to form, those that reach one another."""
+def _has_failed_to_meet(known: survivors.Standing, memory: Memory, view: JobView) -> bool:
+    """Those that are left are the set that was sent into this generation, and it did not form."""
     base, attempt = view.base, memory.attempt
-    failed_again = (
+    return (
         base is not None
         and attempt is not None
         and attempt.generation == base.generation
         and bool(view.breaks.get(base.generation))
         and frozenset(known.left) == attempt.members
     )
-    if not failed_again:
-        return known.left
-    return survivors.connected(known.left, known.broken, base.main if base else None)
+
+
+def _heard_by(circle: survivors.Circle, memory: Memory, timeouts: Timeouts) -> float:
+    """Until when the unheard are waited for: longer where they would be the larger part.
+
+    By then a node that has ended is known by its lease, and one that lives has failed to form.
+    """
+    since_s = memory.broken[1] if memory.broken is not None else 0.0
+    return since_s + (timeouts.hearing_s if circle.is_smaller else timeouts.hearing_window_s)
 
 
 def _backoff(times: int, timeouts: Timeouts) -> float:

@@ -36,6 +36,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     forming_timeout_s: float = 10.0
     #: After a broken report the exit that explains it usually follows; it saves a generation.
     report_window_s: float = 0.03
+    #: Whoever is suspected may say so long whom it suspects, before it is left out.
+    hearing_window_s: float = 0.25
     #: A node without a lease is left out after this many lives of a lease, while work goes on.
     evict_ttls: float = 6.0
     #: Work that stands still for so long, or for so many steps, when a lease runs out has stopped.
@@ -70,6 +72,11 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def evict_after_s(self) -> float:
         return self.evict_ttls * self.lease_ttl_s
+
+    @property
+    def hearing_s(self) -> float:
+        """The same where it would be the larger part: its lease ends, or its forming fails."""
+        return self.lease_ttl_s + self.forming_timeout_s
 
     @property
     def mass_guard_s(self) -> float:

@@ -3,7 +3,7 @@
 An exit is proof, a broken report is a cry for help, a lease that ran out is only a suspicion.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from easyscale.agent.memory import Memory
@@ -95,6 +95,35 @@ def _left(view: JobView, current: Iterable[Commit]) -> tuple[WorkerId, ...]:
         if holders:
             return holders
     return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """Who goes on of a set that has failed to meet, and whose word is missing."""
+
+    members: tuple[WorkerId, ...]
+    #: Suspected by others, and has not said whom it suspects itself.
+    unheard: tuple[WorkerId, ...]
+    #: Counting the unheard as alive, more could go on.
+    is_smaller: bool
+
+
+def circle(
+    left: tuple[WorkerId, ...],
+    broken: Mapping[WorkerId, BrokenReport],
+    main: WorkerId | None,
+    *,
+    heard: Collection[WorkerId],
+) -> Circle:
+    """Those that reach one another, without who was suspected and says nothing.
+
+    Whoever speaks lives. A node that has ended says nothing, and would often be the larger part.
+    """
+    suspected = {suspect for report in broken.values() for suspect in report.suspects}
+    unheard = tuple(worker for worker in left if worker in suspected and worker not in heard)
+    speaking = tuple(worker for worker in left if worker not in unheard)
+    members = connected(speaking, broken, main)
+    return Circle(members, unheard, len(members) < len(connected(left, broken, main)))
 
 
 def connected(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.etcd import Server
-from tests.support.nodes import Job, Reference, gone, kill, no_doors
+from tests.support.nodes import Job, Reference, freeze, gone, kill, no_doors
 from tests.support.processes import run_easyscale
 
 
@@ -119,6 +119,28 @@ def test_the_first_agent_is_killed_and_started_again_with_the_same_command(
         assert set(of_b) <= set(job.pids(since_step=39)), "the survivor trained throughout"
         job.repeated_only(*victims)
         no_doors()
+
+
+@pytest.mark.allow_leak("folder", reason="who would have swept the door was killed as well")
+def test_the_larger_node_dies_with_all_that_could_say_so(
+    tmp_path: Path, reference: Reference, etcd: Server
+) -> None:
+    """Nobody reports an exit, and whoever is asked refuses: the dead must not outvote the living."""
+    with Job(tmp_path, reference, etcd=etcd) as job:
+        b = job.start("b", slots=2)
+        b.sees("started")
+        a = job.start("a")
+        a.sees("met")
+        a.joins()
+        job.trains_on(3)
+        all_of_b = (b.run.pid, *b.descendants())
+        for harm in (freeze, kill):  # first none of them may see another's end
+            for pid in all_of_b:
+                harm(pid)
+        a.sees("recovered")
+        job.hurry()
+        end = a.finish()
+        job.holds(end)
 
 
 def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on_with_other_slots(

@@ -240,6 +240,35 @@ def test_the_same_set_that_failed_to_meet_is_cut_down_to_those_that_can() -> Non
     assert set(members(third)) == {B, C}  # main is kept where the sizes are equal
 
 
+def test_who_speaks_goes_on_and_not_main_that_says_nothing() -> None:
+    again = commit(2, [A, B], mode=Mode.NOW, main=B)
+    job = running(A, B).committed(again, entered=False)
+    for each in (A, B):
+        job.entered(commit(1, [A, B]), each)
+    first = ask(job, now=50.0)
+    job.broken(again, A, B)
+    waits = ask(job, now=50.1, memory=ask(job, now=50.0, memory=first.memory).memory)
+    assert waits.decision is None
+    assert waits.reason.startswith("b/cpu:0: suspected, and no word yet")
+    assert members(ask(job, now=50.3, memory=waits.memory)) == (A,)
+    job.broken(again, B, A)
+    assert members(ask(job, now=50.1, memory=waits.memory)) == (B,), "it lives: main is kept"
+
+
+def test_a_larger_part_that_says_nothing_is_waited_for_and_not_believed() -> None:
+    three = [worker(place) for place in ("b", "b/1", "b/2")]
+    again = commit(2, [A, *three], mode=Mode.NOW, main=three[0])
+    job = running(A).node("b", "in_use", "in_use", "in_use")
+    job.committed(commit(1, [A, *three]), entered=True).committed(again, entered=False)
+    first = ask(job, now=50.0)
+    job.broken(again, A, *three)
+    waits = ask(job, now=50.0, memory=first.memory)
+    patient = ask(job, now=64.9, memory=waits.memory)
+    assert patient.reason.startswith("b/cpu:0, b/cpu:1 and b/cpu:2: suspected")
+    assert members(ask(job, now=65.0, memory=patient.memory)) == (A,), "not for ever"
+    assert members(ask(job.drop(KEYS.node("b")), now=55.0, memory=patient.memory)) == (A,)
+
+
 def test_the_same_set_is_not_planned_faster_than_the_backoff() -> None:
     again = commit(2, [A, B], mode=Mode.NOW)
     job = running(A, B).committed(again, entered=True)

@@ -53,8 +53,8 @@ __all__ = [
     "transaction",
 ]
 
-#: A transaction takes 128 compares. Above this many nodes the view stands in: a member that was lost
-#: since it was taken costs a generation, as one that is lost just after the commit does.
+#: A transaction takes 128 compares. Above this many nodes the view stands in: a member that was
+#: lost since it was taken costs a generation, as one that is lost just after the commit does.
 MOST_NODE_COMPARES = 120
 #: A reason names at most this many places.
 MOST_NAMED = 3

@@ -113,6 +113,9 @@ TARGETS = {
     "rebalance": Target("rebalance: longest gap between steps", 0.05),
     "refused": Target("node killed -> next completed step", 0.02),
     "silent": Target("node falls silent -> next completed step", 0.15),
+    # Its lease must end before another one leads, whatever anybody suspects.
+    "refused-leader": Target("the leader's node killed -> next completed step", 0.15),
+    "silent-leader": Target("the leader's node falls silent -> next completed step", 0.15),
 }
 #: What torchrun needs for the loss of a node: its agents' heartbeats, then the restart.
 NODE_LOSS_S = 49.0
@@ -182,16 +185,23 @@ class Running:
 
 @contextmanager
 def launched(out: Path, *commands: list[str]) -> Iterator[Running]:
-    """Start agents, and end all that they started."""
+    """Start agents, the next one when the one before has met etcd, and end all that they started.
+
+    So the first one leads.
+    """
     out.mkdir(parents=True)
     environment = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
     log = (out / "log").open("wb")
-    agents = [
-        subprocess.Popen(command, cwd=out, env=environment, stdout=log, stderr=log)
-        for command in commands
-    ]
+    agents: list[subprocess.Popen[bytes]] = []
+    running = Running(out, agents)
     try:
-        yield Running(out, agents)
+        for command in commands:
+            if agents:
+                running.until(lambda _: b'"met"' in (out / "log").read_bytes(), "the first agent")
+            agents.append(
+                subprocess.Popen(command, cwd=out, env=environment, stdout=log, stderr=log)
+            )
+        yield running
     finally:
         for pid in [pid for agent in agents for pid in family(agent.pid)]:
             with suppress(ProcessLookupError):
@@ -265,8 +275,8 @@ def one_node(out: Path) -> dict[str, float]:
     return found
 
 
-def node_loss(out: Path, number: signal.Signals) -> dict[str, float]:
-    """End, or stop, every process of one of two nodes at once."""
+def node_loss(out: Path, number: signal.Signals, *, leads: bool) -> dict[str, float]:
+    """End, or stop, every process of one of two nodes at once: the one that leads, or the other."""
     with ExitStack() as stack:
         server = EmbeddedEtcd.start()
         stack.callback(server.stop)
@@ -274,7 +284,7 @@ def node_loss(out: Path, number: signal.Signals) -> dict[str, float]:
         commands = [ours(out, *where, node=node, slots=1) for node in ("a", "b")]
         running = stack.enter_context(launched(out, *commands))
         running.trains_on(2)
-        victims = family(running.agents[1].pid)
+        victims = family(running.agents[0 if leads else 1].pid)
         since_s = time.monotonic()
         for pid in victims:
             with suppress(ProcessLookupError):
@@ -305,8 +315,9 @@ def main() -> None:
         for turn in range(options.rounds):
             attempt(partial(torchrun_restart, folder / f"stock-{turn}"))
             attempt(partial(one_node, folder / f"one-{turn}"))
-        attempt(partial(node_loss, folder / "refused", signal.SIGKILL))
-        attempt(partial(node_loss, folder / "silent", signal.SIGSTOP))
+        for how, number in (("refused", signal.SIGKILL), ("silent", signal.SIGSTOP)):
+            attempt(partial(node_loss, folder / how, number, leads=False))
+            attempt(partial(node_loss, folder / f"{how}-leader", number, leads=True))
     report(restarts, found, failures, rounds=options.rounds)
 
 
@@ -322,7 +333,7 @@ def report(
             print(f"{target.name}: not measured")
             continue
         value_s = statistics.median(found[key])
-        is_node = key in ("refused", "silent")
+        is_node = key.startswith(("refused", "silent"))
         ratio = value_s / (NODE_LOSS_S if is_node else restart_s)
         verdict = "met" if ratio <= target.most else "missed"
         what = "its loss of a node" if is_node else "its restart"

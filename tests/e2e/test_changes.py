@@ -125,7 +125,7 @@ def test_the_first_agent_is_killed_and_started_again_with_the_same_command(
 def test_the_larger_node_dies_with_all_that_could_say_so(
     tmp_path: Path, reference: Reference, etcd: Server
 ) -> None:
-    """Nobody reports an exit, and whoever is asked refuses: the dead must not outvote the living."""
+    """Nobody reports an exit, and whoever is asked refuses: the dead outvote nobody."""
     with Job(tmp_path, reference, etcd=etcd) as job:
         b = job.start("b", slots=2)
         b.sees("started")

@@ -64,7 +64,7 @@ for _ in job.epochs(1):
         done(step.number)
 """
 )
-#: Two logical workers a process, as above; a checkpoint every ten steps, and back to it.
+#: Three logical workers a process, as above; a checkpoint every ten steps, and back to it.
 STOCK = (
     SCRIPT
     + """
@@ -78,8 +78,8 @@ if saved.exists():
     model.load_state_dict(state["model"]); optimizer.load_state_dict(state["optimizer"])
     first = state["step"]
 parallel = nn.parallel.DistributedDataParallel(model)
-for step, (x, y) in enumerate(DataLoader(data, 8), start=first):
-    micro_step(); micro_step()
+for step, (x, y) in enumerate(DataLoader(data, 12), start=first):
+    micro_step(); micro_step(); micro_step()
     optimizer.zero_grad()
     nn.functional.cross_entropy(parallel(x), y).backward()
     optimizer.step()
@@ -223,7 +223,7 @@ def ours(out: Path, *words: str, node: str = "a", slots: int = 2) -> list[str]:
     return [
         str(PROGRAMS / "easyscale"), "launch", "--json", "--job-id", out.name, "--node-name", node,
         "--devices", f"cpu:{slots}", "--max-restarts", "100", *words, str(script),
-        "--logical-workers", "4", str(out),
+        "--logical-workers", "6", str(out),
     ]  # fmt: skip
 
 

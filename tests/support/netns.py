@@ -9,10 +9,13 @@ import contextlib
 import itertools
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+
+from tests.support.processes import ROOT
 
 _numbers = itertools.count()
 
@@ -46,6 +49,20 @@ class Host:
         word = "on" if on else "off"
         ip("link", "set", "dev", self.port, "type", "bridge_slave", "isolated", word)
 
+    def drop_what_is_sent_to(self, other: "Host", *, on: bool) -> None:
+        """It hears the other one, which hears nothing of it."""
+        word = "add" if on else "delete"
+        ip("-n", self.name, "route", word, "blackhole", other.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """What a cable does to the frames on it, each way."""
+
+    delay_s: float
+    loss: float
+    seed: int = 1
+
 
 @dataclass(slots=True)
 class Network:
@@ -54,12 +71,13 @@ class Network:
     bridge: str
     subnet: str
     hosts: list[Host] = field(default_factory=list)
+    relays: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     @property
     def address(self) -> str:
         return f"{self.subnet}.1"
 
-    def add_host(self) -> Host:
+    def add_host(self, bad: Bad | None = None) -> Host:
         number = len(self.hosts) + 2
         host = Host(
             name=f"{self.bridge}-{number}",
@@ -68,12 +86,32 @@ class Network:
         )
         ip("netns", "add", host.name)
         self.hosts.append(host)
-        ip("link", "add", host.port, "type", "veth", "peer", "name", "eth0", "netns", host.name)
+        far = f"{self.bridge}f{number}"
+        if bad is None:
+            ip("link", "add", host.port, "type", "veth", "peer", "name", far)
+        else:
+            self._relay(host.port, far, bad)
+        ip("link", "set", far, "netns", host.name, "name", "eth0")
         ip("link", "set", host.port, "master", self.bridge, "up")
         ip("-n", host.name, "link", "set", "lo", "up")
         ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", "eth0")
         ip("-n", host.name, "link", "set", "eth0", "up")
         return host
+
+    def _relay(self, near: str, far: str, bad: Bad) -> None:
+        words = (near, far, "--delay", bad.delay_s, "--loss", bad.loss, "--seed", bad.seed)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.bad_cable", *map(str, words)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+        self.relays.append(process)
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            pytest.skip("no TAP devices here")
+
+    def end_relays(self) -> None:
+        for process in self.relays:
+            process.communicate()
 
 
 @contextlib.contextmanager
@@ -94,6 +132,7 @@ def network() -> Iterator[Network]:
         ip("link", "set", found.bridge, "up")
         yield found
     finally:
+        found.end_relays()
         for host in found.hosts:
             with contextlib.suppress(subprocess.CalledProcessError):
                 ip("link", "delete", host.port)

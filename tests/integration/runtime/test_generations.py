@@ -22,10 +22,12 @@ SCRIPT = Path(__file__).parents[2] / "support" / "scripts" / "small.py"
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of `python small.py`."""
-    folder = tmp_path_factory.mktemp("alone")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], cwd=folder, capture_output=True, text=True, check=True
-    )
+    return alone(tmp_path_factory.mktemp("alone"))
+
+
+def alone(folder: Path, *words: str) -> str:
+    command = [sys.executable, str(SCRIPT), *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     found = re.search(r"digest (\w+)", done.stdout)
     assert found is not None
     return found[1]
@@ -165,6 +167,20 @@ def test_a_lost_result_is_served_by_a_member_that_has_it(
         assert crew.finished(a, b, c) == {reference}
 
 
+def test_a_result_that_is_served_after_it_was_clipped_is_seen_in_the_digest(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    """The control of the test above: it would not see records that alias `p.grad` otherwise."""
+    with Crew(zygote, tmp_path, LOSSY, "n1", "step", "4", "pause=0.002", "record=aliased") as crew:
+        a, b, c = start(crew, 3)
+        shares = {0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7]}
+        crew.entered(crew.commit(Mode.RESTORE, shares))
+        crew.until(lambda: bool(b.all(messages.Broken)), "the loss is said")
+        crew.until(lambda: a.beat.position == c.beat.position == 5, "the others go on")
+        crew.entered(crew.commit(Mode.NOW, {0: [0, 5], 1: [1, 2, 3], 2: [4, 6, 7]}))
+        assert crew.finished(b) != {reference}
+
+
 def test_where_the_one_that_was_ahead_is_gone_the_step_is_done_again(
     zygote: Zygote, tmp_path: Path, reference: str
 ) -> None:
@@ -215,3 +231,51 @@ def test_loader_workers_follow_their_process_through_changes(
         crew.ended(a)
         crew.entered(crew.commit(Mode.NOW, {1: range(8)}))
         assert crew.finished(b) == {reference}
+
+
+# --- commits that do not reach everybody at once ----------------------------------------------
+
+
+def test_a_commit_that_one_member_heard_of_is_entered_by_all_while_etcd_is_away(
+    crew: Crew, reference: str
+) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(2, a, b)
+    late = crew.start("late")
+    crew.registered(late)
+    commit = crew.commit(Mode.BOUNDARY, {0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7]}, to=[a])
+    crew.entered(commit)
+    for told in (b, late):
+        assert commit in [said.commit for said in told.all(messages.CommitSeen)], "by a peer"
+    assert crew.finished(a, b, late) == {reference}
+
+
+def test_of_two_commits_told_crosswise_the_newer_one_is_entered_by_all_and_the_other_never(
+    crew: Crew, reference: str
+) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(2, a, b)
+    older = crew.commit(Mode.BOUNDARY, {0: range(6), 1: range(6, 8)}, to=[])
+    newer = crew.commit(Mode.BOUNDARY, {0: range(2), 1: range(2, 8)}, to=[a])
+    crew.send(b, messages.Committed(commit=older))
+    crew.entered(newer)
+    said = [entered.generation for hand in (a, b) for entered in hand.all(messages.Entered)]
+    assert older.generation not in said
+    assert crew.finished(a, b) == {reference}
+
+
+@pytest.mark.proof
+def test_a_rank_that_two_hold_counts_once(zygote: Zygote, tmp_path: Path) -> None:
+    with Crew(zygote, tmp_path, SCRIPT, "epochs=1", "pause=0.15") as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        crew.until(lambda: a.beat.step == 1 and a.beat.rank == 0, "step 1 begins")
+        # a does not hear that it is left out and goes on with its ranks; b does them again.
+        crew.entered(crew.commit(Mode.NOW, {1: range(8)}, to=[b]))
+        crew.until(lambda: b.beat.rank == 1, "b holds rank 0")
+        assert (a.beat.step, b.beat.step) == (1, 1)
+        assert a.beat.rank in {1, 2, 3}, "a holds it too and has met nobody since"
+        crew.entered(crew.commit(Mode.NOW, {0: range(4), 1: range(4, 8)}))
+        assert crew.finished(a, b) == {alone(tmp_path, "epochs=1")}

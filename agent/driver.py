@@ -5,15 +5,11 @@ the parent of everything the agent starts.
 """
 
 import logging
-import signal
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, assert_never
-
-import msgspec
 
 from easyscale.agent import actions, events, machine
 from easyscale.agent.code_check import CodeCheck
@@ -23,17 +19,12 @@ from easyscale.agent.doors.door import Door
 from easyscale.agent.doors.elastic import ElasticView
 from easyscale.agent.doors.orders import Orders
 from easyscale.agent.doors.prober import probe
-from easyscale.agent.folders import check_writable
-from easyscale.agent.hardware import surroundings
-from easyscale.agent.hardware.devices import Offer, find_slots
+from easyscale.agent.hardware.devices import Offer
 from easyscale.agent.hardware.devices_file import DevicesFile
 from easyscale.agent.hardware.gpu_watch import GpuWatch
-from easyscale.agent.hardware.surroundings import shm_bytes
 from easyscale.agent.inbox import Inbox
 from easyscale.agent.link import StoreLink
-from easyscale.agent.node_name import claim_name
-from easyscale.agent.occupancy import occupied
-from easyscale.agent.outfit import fork_request, identity_of, local_host, supervisor_settings
+from easyscale.agent.outfit import fork_request, identity_of, local_host
 from easyscale.agent.processes.guard import LeaseGuard
 from easyscale.agent.processes.orphans import OrphanReaper, is_init
 from easyscale.agent.processes.supervisor import Supervisor
@@ -51,44 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 10.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str] = ()) -> int:
-    """Be this node's agent until the job or this node's part in it ends; returns the exit code.
-
-    Raises EasyScaleError for what makes the launch impossible. Call it in the main thread.
-    """
-    claim = claim_name(
-        settings.node_name,
-        job=settings.job_id,
-        endpoints=settings.store.endpoints,
-        is_chosen=settings.node_is_chosen,
-    )
-    with claim as claimed:
-        settings = msgspec.structs.replace(settings, node_name=claimed.name)
-        return _launch(settings, audience, notes=(*notes, *filter(None, (claimed.note,))))
-
-
-def _launch(settings: LaunchSettings, audience: Audience, *, notes: Sequence[str]) -> int:
-    slots, slot_notes = find_slots(
-        settings.devices,
-        threads_per_worker=settings.threads_per_worker,
-        workers_per_device=settings.workers_per_device,
-        visible=settings.environment.get("CUDA_VISIBLE_DEVICES"),
-    )
-    catalogue = Catalogue(
-        Path(settings.snapshot_dir), job_id=settings.job_id, node=settings.node_name
-    )
-    catalogue.check_writable()
-    check_writable(Path(settings.log_dir), flag="--log-dir")
-    with occupied(settings):
-        driver = Driver(settings, audience, slots=slots, catalogue=catalogue)
-        try:
-            return driver.run(notes=(*notes, *slot_notes, *surroundings.notes(shm=shm_bytes())))
-        finally:
-            driver.close()
-            audience.close()
 
 
 class Driver:
@@ -101,12 +54,15 @@ class Driver:
         *,
         slots: tuple[events.Slot, ...],
         catalogue: Catalogue,
+        inbox: Inbox,
+        supervisor: Supervisor,
     ) -> None:
         self._settings = settings
         self._audience = Chronicle(audience)
         self._slots = slots
         self._catalogue = catalogue
-        self._inbox = Inbox(self._read_beats)
+        self._inbox = inbox
+        self._supervisor = supervisor
         self._workers: dict[WorkerId, None] = {}
         self._exit: actions.Exit | None = None
         self._guard: LeaseGuard | None = None
@@ -122,9 +78,6 @@ class Driver:
         self._door.bind(local_host(settings))
         self._metrics = self._metrics_server()
         self._identity = identity_of(settings, address=self._door.address)
-        self._supervisor = Supervisor(
-            supervisor_settings(settings, slots=len(slots)), self._inbox.put, audience.output
-        )
         self._code = CodeCheck(settings)
         self._told_changes: set[str] = set()
         self._link = StoreLink(
@@ -142,10 +95,6 @@ class Driver:
 
     def run(self, *, notes: Sequence[str]) -> int:
         """Loop until the machine says Exit."""
-        for number in _SIGNALS:
-            signal.signal(number, self._take_signal)
-        # The import of torch is the longest part of a start: nothing comes before it.
-        self._supervisor.start()
         self._link.start()
         self._open_audience(notes)
         self._handle(events.SlotsFound(slots=self._slots))
@@ -180,14 +129,10 @@ class Driver:
 
     # --- events --------------------------------------------------------------------------------
 
-    def _take_signal(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        self._inbox.put(events.Signalled(number=number))
-
     def _next_event(self) -> events.AgentEvent:
         """The next event, or the tick that is due first."""
         wake_s = machine.deadline(self._state, _now())
-        return self._inbox.take(is_busy=bool(self._workers), wake_s=wake_s)
+        return self._inbox.take(self._read_beats, is_busy=bool(self._workers), wake_s=wake_s)
 
     def _read_beats(self) -> dict[WorkerId, Beat]:
         beats: dict[WorkerId, Beat] = {}

@@ -19,6 +19,8 @@ from easyscale.model import WorkerId
 from easyscale.pulse import Beat
 from easyscale.rendezvous.election import boottime_s
 
+#: Where each worker is, read when it is asked.
+Beats = Callable[[], Mapping[WorkerId, Beat]]
 #: The pulses are read this often while a worker runs, and time passes this often otherwise.
 BUSY_TICK_S = 0.25
 IDLE_TICK_S = 1.0
@@ -33,13 +35,7 @@ class _Failed(msgspec.Struct, frozen=True):
 class Inbox:
     """Any thread puts events in; the loop alone takes them out."""
 
-    def __init__(
-        self,
-        beats: Callable[[], Mapping[WorkerId, Beat]],
-        *,
-        clock: Callable[[], float] = boottime_s,
-    ) -> None:
-        self._beats = beats
+    def __init__(self, *, clock: Callable[[], float] = boottime_s) -> None:
         self._clock = clock
         self._queue: queue.SimpleQueue[AgentEvent | _Failed] = queue.SimpleQueue()
         self._reports: dict[WorkerId, StepReport] = {}
@@ -54,8 +50,8 @@ class Inbox:
         """Let the loop raise this as soon as it comes to it."""
         self._queue.put(_Failed(error))
 
-    def take(self, *, is_busy: bool, wake_s: float | None = None) -> AgentEvent:
-        """Wait for the next event; the tick is one, by `wake_s` at the latest."""
+    def take(self, beats: Beats, *, is_busy: bool, wake_s: float | None = None) -> AgentEvent:
+        """Wait for the next event; the tick is one, with the beats of then, by `wake_s`."""
         if (held := self._held) is not None:
             self._held = None
             return held
@@ -66,12 +62,12 @@ class Inbox:
             event = None if now_s >= due_s else self._get(min(due_s, wake_s or due_s) - now_s)
             match event:
                 case None:
-                    return self._tick()
+                    return self._tick(beats)
                 case WorkerSaid(worker=worker, message=StepReport() as report):
                     self._reports[worker] = report
                 case WorkerSaid() | WorkerExited() | ZygoteLost() if self._reports:
                     self._held = event
-                    return self._tick()
+                    return self._tick(beats)
                 case _:
                     return event
 
@@ -84,7 +80,7 @@ class Inbox:
             raise event.error
         return event
 
-    def _tick(self) -> Ticked:
+    def _tick(self, beats: Beats) -> Ticked:
         self._ticked_s = self._clock()
         reports, self._reports = self._reports, {}
-        return Ticked(beats=self._beats(), monotonic_s=time.monotonic(), reports=reports)
+        return Ticked(beats=beats(), monotonic_s=time.monotonic(), reports=reports)

@@ -151,7 +151,7 @@ def command(
         notes = (*notes, *_idle_words(context))
         audience = _open_writer(asked, role=settings.role, tags=writers(settings) > 1)
         return launch_plain(settings, audience, notes=notes)
-    from easyscale.agent.driver import launch
+    from easyscale.agent.launching import launch
 
     return launch(settings, _open_writer(asked, tags=not _is_one_slot(settings)), notes=notes)
 

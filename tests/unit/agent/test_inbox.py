@@ -36,7 +36,11 @@ def clock() -> Clock:
 
 @pytest.fixture
 def inbox(clock: Clock) -> Inbox:
-    return Inbox(lambda: {W0: BEAT}, clock=clock)
+    return Inbox(clock=clock)
+
+
+def beats() -> dict[WorkerId, Beat]:
+    return {W0: BEAT}
 
 
 def said(worker: WorkerId, step: int) -> WorkerSaid:
@@ -72,14 +76,14 @@ def test_reports_wait_for_the_tick_and_the_newest_of_each_worker_is_in_it(
     for event in (said(W0, 1), said(W1, 1), said(W0, 2)):
         inbox.put(event)
     inbox.put(NEWS)
-    assert inbox.take(is_busy=True) == NEWS
+    assert inbox.take(beats, is_busy=True) == NEWS
     clock.now_s += BUSY_TICK_S
-    ticked = inbox.take(is_busy=True)
+    ticked = inbox.take(beats, is_busy=True)
     assert steps_in(ticked) == {W0: 2, W1: 1}
     assert isinstance(ticked, Ticked)
     assert ticked.beats == {W0: BEAT}
     clock.now_s += BUSY_TICK_S
-    assert steps_in(inbox.take(is_busy=True)) == {}
+    assert steps_in(inbox.take(beats, is_busy=True)) == {}
 
 
 @pytest.mark.parametrize(
@@ -93,13 +97,13 @@ def test_reports_wait_for_the_tick_and_the_newest_of_each_worker_is_in_it(
 def test_what_a_worker_says_last_comes_after_its_reports(inbox: Inbox, last: AgentEvent) -> None:
     inbox.put(said(W0, 8))
     inbox.put(last)
-    assert steps_in(inbox.take(is_busy=True)) == {W0: 8}
-    assert inbox.take(is_busy=True) == last
+    assert steps_in(inbox.take(beats, is_busy=True)) == {W0: 8}
+    assert inbox.take(beats, is_busy=True) == last
 
 
 def test_without_a_report_nothing_is_put_off(inbox: Inbox) -> None:
     inbox.put(finished(W0))
-    assert inbox.take(is_busy=True) == finished(W0)
+    assert inbox.take(beats, is_busy=True) == finished(W0)
 
 
 @pytest.mark.parametrize(("is_busy", "every_s"), [(True, BUSY_TICK_S), (False, IDLE_TICK_S)])
@@ -111,7 +115,7 @@ def test_a_tick_that_is_due_comes_before_any_number_of_events(
         inbox.put(Deposed(reason=str(number)))
         inbox.put(said(W0, number))
     for _ in range(45):
-        taken.append(inbox.take(is_busy=is_busy))
+        taken.append(inbox.take(beats, is_busy=is_busy))
         clock.now_s += every_s / 4
     ticks = [number for number, event in enumerate(taken) if isinstance(event, Ticked)]
     assert ticks[:3] == [4, 8, 12]
@@ -124,11 +128,11 @@ def test_a_moment_that_the_machine_waits_for_gives_a_tick_behind_what_lies_here(
     inbox: Inbox, clock: Clock
 ) -> None:
     inbox.put(NEWS)
-    assert inbox.take(is_busy=False, wake_s=clock.now_s) == NEWS
-    assert steps_in(inbox.take(is_busy=False, wake_s=clock.now_s)) == {}
+    assert inbox.take(beats, is_busy=False, wake_s=clock.now_s) == NEWS
+    assert steps_in(inbox.take(beats, is_busy=False, wake_s=clock.now_s)) == {}
 
 
 def test_a_failure_of_a_thread_is_raised_in_the_loop(inbox: Inbox) -> None:
     inbox.fail(StoreRefused("no"))
     with pytest.raises(StoreRefused, match="no"):
-        inbox.take(is_busy=True)
+        inbox.take(beats, is_busy=True)

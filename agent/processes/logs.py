@@ -69,9 +69,13 @@ class Capture:
         return not self._open
 
     def write(self, stream: Stream, data: bytes, rank: int | None = None) -> None:
-        """Keep the bytes; a full disk costs the log, never the training."""
+        """Take what the worker has said."""
         if stream is Stream.STDERR:
             self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        self.keep(stream, data, rank)
+
+    def keep(self, stream: Stream, data: bytes, rank: int | None = None) -> None:
+        """Add to the log, whoever says it; a full disk costs the log, never the training."""
         if (kept := self._logs.get(stream)) is None:
             return
         try:
@@ -117,6 +121,16 @@ class Pump:
         """Read what lies in the pipes and end there, whoever still holds their other ends."""
         for reading in tuple(capture.readings.values()):
             self._reader.cut(reading)
+
+    def note(self, capture: Capture, text: str) -> None:
+        """Write the agent's word of a worker among what that one says itself."""
+        data = text.encode()
+
+        def act() -> None:
+            capture.keep(Stream.STDERR, data)
+            self._output(capture.source, Stream.STDERR, data, None)
+
+        self._reader.between(act)
 
     def close(self, *, deadline_s: float) -> None:
         self._reader.close(deadline_s=deadline_s)

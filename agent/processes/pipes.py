@@ -56,6 +56,15 @@ class PipeReader:
         """Read what lies in the pipe and end there, whoever still holds its other end."""
         self._order(lambda: self._cut(reading))
 
+    def between(self, act: Callable[[], None]) -> None:
+        """Do this on the thread, before it reads on."""
+
+        def order() -> bool:
+            act()
+            return False
+
+        self._order(order)
+
     def close(self, *, deadline_s: float) -> None:
         """End the thread; who does not take what was read keeps it, as a daemon."""
         self._order(lambda: True)

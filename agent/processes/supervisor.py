@@ -20,6 +20,7 @@ import msgspec
 
 from easyscale.agent import events
 from easyscale.agent.processes.logs import Output, Pump
+from easyscale.agent.processes.waiting import where_it_waits
 from easyscale.agent.processes.worker_process import Rung, WorkerProcess, prepare
 from easyscale.agent.processes.zygote_link import ZygoteLink, ZygoteSettings
 from easyscale.errors import FormatError
@@ -135,7 +136,15 @@ class Supervisor:
         self._order(lambda: self._with(worker, lambda process: self._kill(process, reason)))
 
     def dump_stacks(self, worker: WorkerId) -> None:
-        self._order(lambda: self._with(worker, lambda process: process.signal(STACKS_SIGNAL)))
+        """Have it written into the worker's log where it is: by the kernel's word and its own."""
+        self._order(lambda: self._with(worker, self._dump))
+
+    def _dump(self, process: WorkerProcess) -> None:
+        if process.is_alive:
+            assert process.pid is not None
+            if told := where_it_waits(process.pid):
+                self._pump.note(process.capture, told)
+            process.signal(STACKS_SIGNAL)
 
     def close(self, *, deadline_s: float) -> None:
         """End all workers and the zygote; nothing of them is left when it returns."""

@@ -102,6 +102,9 @@ def test_a_worker_that_stands_still_for_ever_is_killed(
         assert a.sees("hung")["silent_s"] >= 2
         a.sees("recovered")
         gone([victim])
+        logs = "".join(path.read_text() for path in tmp_path.glob("runs/*/logs/a/*/stderr.log"))
+        assert f"Process {victim} in the kernel" in logs
+        assert "is stopped by a signal" in logs
         job.hurry()
         job.holds(a.finish())
         job.repeated_only(victim)

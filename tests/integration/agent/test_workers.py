@@ -15,6 +15,7 @@ from easyscale.model import WorkerId
 from easyscale.pulse import Phase
 from easyscale.reports import Stream
 from tests.integration.agent.conftest import Nursery, lives, wait_gone
+from tests.support.etcd import wait_until
 
 TELL = """
 import json, os, sys, threading
@@ -224,6 +225,32 @@ def test_stacks_of_all_threads_are_dumped_to_stderr(shared: Nursery, tmp_path: P
     assert lives(shared.pid(worker))
     shared.supervisor.kill(worker, reason="seen")
     shared.exit(worker)
+
+
+def stops(pid: int) -> None:
+    """Stop a process, and wait until each of its threads stands."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+
+    def stands() -> bool:
+        texts = [path.read_text() for path in tasks.glob("*/stat")]
+        return all(text.rpartition(")")[2].split()[0] == "T" for text in texts)
+
+    wait_until(stands, f"{pid} stands")
+
+
+def test_a_worker_that_is_stopped_and_dumps_nothing_is_described_by_the_kernel(
+    shared: Nursery, tmp_path: Path
+) -> None:
+    worker = shared.fork(tmp_path, "import time\nprint('in')\ntime.sleep(1000)")
+    shared.wait_output(worker, "in")
+    stops(shared.pid(worker))
+    shared.supervisor.dump_stacks(worker)
+    shared.wait_output(worker, "is stopped by a signal", Stream.STDERR)
+    shared.supervisor.kill(worker, reason="seen")
+    ended = shared.exit(worker)
+    assert b"is stopped by a signal" in shared.log(worker, Stream.STDERR)
+    assert ended.last_words == "", "what the agent says is no last word of the worker"
 
 
 def test_a_death_by_signal_is_told_with_its_number(shared: Nursery, tmp_path: Path) -> None:

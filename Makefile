@@ -60,7 +60,7 @@ integration: setup ## real etcd, real child processes
 	$(PYTEST) tests/integration
 
 e2e: setup ## from the command line to the digest
-	$(PYTEST) tests/e2e
+	$(PYTEST) tests/e2e -n 2 --dist worksteal
 
 chaos: setup ## random faults from a printed seed; minutes
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) tests/chaos -m chaos

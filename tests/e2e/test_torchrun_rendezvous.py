@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.support.etcd import Server
 from tests.support.processes import Run, started
 
@@ -42,6 +44,7 @@ def test_two_agents_of_torchrun_meet_and_train_to_the_end(etcd: Server, tmp_path
         assert "the run 'a run 1' is closed" in third.stderr
 
 
+@pytest.mark.proof
 def test_a_late_node_joins_and_a_frozen_one_is_left_behind(etcd: Server, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     with torchrun(etcd, stop, "--nnodes", "1:2", "--max-restarts", "0") as first:

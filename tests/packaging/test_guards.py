@@ -42,6 +42,19 @@ def test_an_orphaned_grandchild_is_named() -> None:
     assert [item for item in found if item.endswith("sleep 61")] == found != []
 
 
+def test_a_child_that_was_there_is_no_other_one_after_its_exec() -> None:
+    before, after = (
+        leaks.Holdings(
+            child=frozenset({f"7 started 1.00: {command}"}),
+            thread=frozenset(),
+            socket=frozenset(),
+            folder=frozenset(),
+        )
+        for command in ("pytest", "zygote")
+    )
+    assert after.beyond(before, allowed=()) == []
+
+
 def test_a_listening_port_left_open_is_named() -> None:
     before = leaks.holdings()
     with socket.create_server(("127.0.0.1", 0)):

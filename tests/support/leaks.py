@@ -41,7 +41,14 @@ class Holdings:
             f"{kind}: {item}"
             for kind in kinds
             for item in sorted(getattr(self, kind) - getattr(before, kind))
+            if kind != "child" or not _is_among(item, before.child)
         ]
+
+
+def _is_among(child: str, others: Iterable[str]) -> bool:
+    """Whether it is one of them that runs another program by now: between fork and exec."""
+    name, _, _ = child.partition(": ")
+    return any(name == other.partition(": ")[0] for other in others)
 
 
 def adopt_orphans() -> None:
@@ -80,7 +87,7 @@ def leaks(before: Holdings, look: Callable[[], Holdings], *, allowed: Iterable[s
 def end_children(before: Holdings) -> None:
     """Kill and reap what a test left, so that the next test is judged by its own deeds."""
     for child in psutil.Process().children(recursive=True):
-        if _describe(child) not in before.child and not _is_shared_helper(child):
+        if not _is_among(_describe(child), before.child) and not _is_shared_helper(child):
             _end(child)
 
 

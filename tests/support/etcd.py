@@ -23,8 +23,10 @@ import pytest
 from easyscale.rendezvous import embedded
 from easyscale.rendezvous.embedded import Binary, server_command
 from easyscale.rendezvous.endpoints import Endpoint, EtcdSettings
+from easyscale.rendezvous.etcd import EtcdStore, connect
 
 DEADLINE_S = 15.0
+CONNECT_TIMEOUT_S = 5.0
 POLL_S = 0.01
 _folders = itertools.count(1)
 
@@ -38,6 +40,22 @@ def wait_until(
         if time.monotonic() > deadline:
             pytest.fail(f"waited {deadline_s:g} s in vain: {what}")
         time.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def open_store(settings: EtcdSettings) -> Iterator[EtcdStore]:
+    store = connect(settings, timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
 
 
 def free_port() -> int:

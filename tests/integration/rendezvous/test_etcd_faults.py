@@ -25,7 +25,7 @@ from easyscale.rendezvous.endpoints import (
 )
 from easyscale.rendezvous.etcd import EtcdStore, connect
 from easyscale.rendezvous.store import Put, View
-from tests.support.etcd import Server, bundled_binary, free_port, wait_until
+from tests.support.etcd import Server, bundled_binary, free_port, open_store, time_limit, wait_until
 from tests.support.services import missing_service
 
 TIMEOUT_S = 5.0
@@ -54,22 +54,6 @@ def value_in(view: View, key: str) -> str:
 
 def put(store: EtcdStore, key: str, value: str) -> None:
     store.transact([], [Put(key, value)], timeout_s=TIMEOUT_S)
-
-
-@contextmanager
-def open_store(settings: EtcdSettings) -> Iterator[EtcdStore]:
-    store = connect(settings, timeout_s=TIMEOUT_S)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < seconds
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,29 +9,13 @@ import pytest
 
 from easyscale.errors import StoreClosed, StoreError, StoreUnreachable
 from easyscale.rendezvous.endpoints import EtcdSettings
-from easyscale.rendezvous.etcd import EtcdStore, connect
+from easyscale.rendezvous.etcd import EtcdStore
 from easyscale.rendezvous.store import LeaseId, Put
-from tests.support.etcd import Server, wait_until
+from tests.support.etcd import Server, open_store, time_limit, wait_until
 
 TIMEOUT_S = 5.0
 TTL_S = 60
 PASSWORD = "correct horse"
-
-
-@contextmanager
-def open_store(settings: EtcdSettings) -> Iterator[EtcdStore]:
-    store = connect(settings, timeout_s=TIMEOUT_S)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < seconds
 
 
 def grant(store: EtcdStore) -> LeaseId:

@@ -57,7 +57,7 @@ packaging: setup ## wheel, sdist, a clean install, what may be imported
 	$(PYTEST) tests/packaging
 
 integration: setup ## real etcd, real child processes
-	$(PYTEST) tests/integration
+	$(PYTEST) tests/integration -n 2 --dist worksteal
 
 e2e: setup ## from the command line to the digest
 	$(PYTEST) tests/e2e -n 2 --dist worksteal

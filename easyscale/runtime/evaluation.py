@@ -29,6 +29,7 @@ from easyscale.runtime.loader import Loader
 from easyscale.runtime.randomness import key
 from easyscale.runtime.record import Record
 from easyscale.runtime.training import Training
+from easyscale.runtime.untouched import Untouched
 
 if TYPE_CHECKING:
     from easyscale.runtime.team import Team
@@ -63,6 +64,7 @@ class EvaluationWork:
         self._function = function
         self._batches = batches
         self._n = training.settings.logical_workers
+        self._untouched = Untouched(training)
         self._done: dict[int, Results] = {}
         self._planned = tuple(ranks)
         self.todo = list(self._planned)
@@ -89,6 +91,7 @@ class EvaluationWork:
             )
             self._training.streams.seed(key(seed, "evaluate", *self._batches.numbers, number))
             results[number] = encode_result(self._function(batch), f"the result of batch {number}")
+            self._untouched.keep()
         self._done[rank] = results
 
     def finish_alone(self) -> None:

@@ -47,7 +47,7 @@ class Note:
     #: The newest commit it knows.
     newest: GenerationNumber
     weighted: bool = False
-    #: The values that its optimizers are steered by, in a step.
+    #: What every process must have alike: values of optimizers, bits of weights.
     steering: bytes = b""
     payload: bytes = b""
 
@@ -276,9 +276,12 @@ class Exchange:
             yield
 
     def _run_gather(self, operation: Operation, note: Note) -> Record:
-        words = self._say(
-            self._header(operation, note.newest, weighted=note.weighted), note.payload
+        header = msgspec.structs.replace(
+            self._header(operation, note.newest, weighted=note.weighted),
+            steering=headers.steering_digest(note.steering),
         )
+        words = self._say(header, note.payload)
+        headers.check_steering(self.group.transport, note.steering, words, self._places())
         return Record(self._head(operation, words), [said.payload for said in words], self._layout)
 
     def _run_step(self, turn: _Turn) -> Record:

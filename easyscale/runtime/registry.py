@@ -5,6 +5,7 @@ Everything in here is replicated: each process holds all of it, at every boundar
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -87,6 +88,20 @@ class Registry:
             **{slot.path: slot.tensor for slot in self.buffers},
             **{path: tensor for tree in by_itself for path, tensor in tree},
         }
+
+    def in_turn(self, number: int) -> tuple[str, torch.Tensor, int] | None:
+        """One of `trained_tensors`, and how often all have had their turn before; None of none."""
+        by_itself = [pair for name, tree in self.tensors.items() for pair in leaves(tree, name)]
+        count = len(self.parameters) + len(self.buffers) + len(by_itself)
+        if not count:
+            return None
+        turn, number = divmod(number, count)
+        if number < len(self.parameters):
+            return (*next(islice(self.parameters.items(), number, None)), turn)
+        number -= len(self.parameters)
+        if number < len(self.buffers):
+            return self.buffers[number].path, self.buffers[number].tensor, turn
+        return (*by_itself[number - len(self.buffers)], turn)
 
     def refuse_new_groups(self) -> None:
         """Refuse a parameter group that came after `register`: a process that joins lacks it."""

@@ -184,7 +184,10 @@ class StepWork:
 
     def _steering(self) -> bytes:
         # Where runs are compared, a difference is to be looked into and not refused.
-        return b"" if self._training.recorder is not None else steering_text(self._training.things)
+        training = self._training
+        if training.recorder is not None:
+            return b""
+        return steering_text(training.things, step=training.place.step)
 
     def adopt(self, record: Record) -> None:
         said = [

@@ -80,8 +80,9 @@ class EndWork:
 
     kind = OperationKind.END
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, *, steering: bytes = b"") -> None:
         self._n = n
+        self._steering = steering
         self._done: set[int] = set()
         self.todo: list[int] = []
         self.is_complete = False
@@ -102,7 +103,7 @@ class EndWork:
     def exchange(
         self, exchange: Exchange, operation: Operation, *, newest: GenerationNumber, wait: Wait
     ) -> Record:
-        return exchange.gather(operation, Note(newest=newest), wait=wait)
+        return exchange.gather(operation, Note(newest=newest, steering=self._steering), wait=wait)
 
     def adopt(self, record: Record) -> None:  # noqa: ARG002 - everybody has come: that is all
         self.is_complete = True

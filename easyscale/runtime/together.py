@@ -56,6 +56,7 @@ from easyscale.runtime.progress import Progress
 from easyscale.runtime.record import Record
 from easyscale.runtime.session import Session, leave
 from easyscale.runtime.snapshot_schedule import SnapshotSchedule
+from easyscale.runtime.steering import final_text
 from easyscale.runtime.step import StepWork
 from easyscale.runtime.team import EndWork, Work
 from easyscale.runtime.training import Training
@@ -159,7 +160,11 @@ class Together:
         return None
 
     def end(self) -> None:
-        work = EndWork(self._n)
+        training = self._training
+        # Where the script left its loop early, what it did with the weights since is its own.
+        compares = training.recorder is None and training.left_at is None
+        steering = final_text(training.things) if compares else b""
+        work = EndWork(self._n, steering=steering)
         self.begin(work)
         while (rank := self.next_rank(work)) is not None:
             work.compute(rank)

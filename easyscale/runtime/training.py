@@ -80,6 +80,7 @@ class Training:
     timing: Timing = field(default_factory=Timing)
     #: Writes down what happens, where runs are compared.
     recorder: "Recorder | None" = None
+    _said: set[str] = field(default_factory=set)
     _outer_body: OuterBody | None = None
     #: What `register` returned with, until the first step: nothing of it may be written.
     _registered: "_Registered | None" = None
@@ -122,6 +123,12 @@ class Training:
         if self.epochs is None or self.steps_per_epoch is None:
             return None
         return self.epochs * self.steps_per_epoch
+
+    def say_once(self, text: str) -> None:
+        """Say a line that would be the same each time."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
 
     def register(self, objects: dict[str, object]) -> None:
         """Take in what the script trains; raises ScriptError for what cannot be kept equal."""

@@ -90,6 +90,21 @@ def test_an_optimizer_that_one_process_steers_by_its_own_losses_is_named(
             assert " on n0/cpu:0 and " in failure.text
 
 
+@pytest.mark.parametrize("step", [2, 17])  # in the middle, and the last of all
+def test_a_weight_that_one_process_writes_by_its_own_batches_is_named(
+    zygote: Zygote, tmp_path: Path, step: int
+) -> None:
+    with crew_of(zygote, tmp_path, f"own={step}") as crew:
+        a, b = start(crew, 2)
+        crew.commit(Mode.RESTORE, HALVES)
+        crew.ended(a, b)
+        for hand in (a, b):
+            failure = hand.last(messages.Failure)
+            assert failure is not None
+            assert " has come to differ between n0/cpu:0 and n1/cpu:0" in failure.text
+            assert not hand.all(messages.Finished)
+
+
 def test_an_early_end_of_the_loop_is_completed_when_the_script_ends(
     zygote: Zygote, tmp_path: Path
 ) -> None:

@@ -235,6 +235,30 @@ def test_an_evaluation_gives_every_batch_in_order_and_changes_nothing(start: Ini
     assert [part.training for part in model.modules()] == [True, True, True, True, False]
 
 
+def test_what_an_evaluation_writes_into_buffers_is_put_back_after_each_batch(
+    start: Init, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = start(logical_workers=2)
+    model = net()
+    norm = model.get_submodule("1")
+    assert isinstance(norm, nn.BatchNorm1d)
+    job.register(model=model)
+    before = job.digest
+
+    def count(batch: list[torch.Tensor]) -> tuple[int, int]:
+        model.train()  # as a Monte Carlo dropout does
+        model(batch[0])
+        norm.running_mean = torch.full((8,), 7.0)
+        tracked = norm.num_batches_tracked
+        assert tracked is not None
+        return int(tracked), 0
+
+    results = job.evaluate(count, job.loader(rows(8), batch_size=2))
+    assert results == [(1, 0)] * 4
+    assert job.digest == before
+    assert capfd.readouterr().err.count("is put back after each batch") == 1
+
+
 def test_results_come_back_as_they_were_returned(start: Init) -> None:
     job = start(logical_workers=2)
     job.register(model=net())
@@ -387,6 +411,13 @@ def evaluate_sparse(job: Job) -> None:
     job.evaluate(lambda _: {"m": torch.eye(3).to_sparse()}, job.loader(rows(8), batch_size=2))
 
 
+def evaluate_a_training_step(job: Job) -> None:
+    model = net()
+    job.register(model=model)
+    weight = model.get_parameter("0.weight")
+    job.evaluate(lambda _: weight.add_(1).sum(), job.loader(rows(8), batch_size=2))
+
+
 def register_buffer(tensor: torch.Tensor) -> Callable[[Job], None]:
     def register(job: Job) -> None:
         model = net()
@@ -514,6 +545,7 @@ def load_with(**arguments: Any) -> Callable[[Job], object]:  # noqa: ANN401
         (evaluate_a_namedtuple, r"batch 0\[0\] is a Pair"),
         (evaluate_a_subclass, "batch 0 is a defaultdict"),
         (evaluate_sparse, r"batch 0\['m'\] is a tensor of layout sparse_coo"),
+        (evaluate_a_training_step, "model.0.weight was written in an evaluation"),
         (register_buffer(torch.ones(1, 4).expand(3, 4)), "model.mask is expanded"),
         (register_buffer(torch.eye(3).to_sparse()), "model.mask has the layout sparse_coo"),
         (

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from easyscale.agent.plain import wishes
@@ -106,9 +106,15 @@ class StoredPlainJob:
 
 def stored_plain_jobs(store: Store) -> list[str]:
     """The names of those that somebody runs, or that have just ended."""
-    names = set()
-    for key in store.read(ROOT, timeout_s=_CALL_TIMEOUT_S).entries:
-        name, _, rest = key.removeprefix(ROOT).partition("/")
-        if rest.startswith("nodes/") or rest == "outcome":
-            names.add(name)
-    return sorted(names)
+    return _names(store, lambda rest: rest.startswith("nodes/") or rest == "outcome")
+
+
+def recorded_plain_jobs(store: Store) -> list[str]:
+    """The names of all that have left anything."""
+    return _names(store, bool)
+
+
+def _names(store: Store, shows: Callable[[str], bool]) -> list[str]:
+    keys = store.read(ROOT, timeout_s=_CALL_TIMEOUT_S).entries
+    split = (key.removeprefix(ROOT).partition("/") for key in keys)
+    return sorted({name for name, _, rest in split if shows(rest)})

@@ -70,6 +70,7 @@ class Crew:
             node=settings.node_name,
             role=settings.role,
             show=show,
+            tell=tell,
         )
         orphans.adopt_orphans()
         self._watchdog = self._open_watchdog(tell) if settings.watchdog else None

@@ -31,9 +31,13 @@ Show = Callable[[Source, Stream, bytes], None]
 class WorkerOutput:
     """One worker's streams: what it is given to write to, and what is kept of it."""
 
-    def __init__(self, folder: Path, *, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: Path, *, ended: Callable[[], None], lost: Callable[[Stream, OSError], None]
+    ) -> None:
         self.folder = folder
         self.ended = ended
+        #: A stream's log ends before the stream.
+        self.lost = lost
         #: What the worker gets as its standard output and error; closed once it has started.
         self.theirs: dict[Stream, int] = {}
         #: Our ends, until they are read; and what is read of them.
@@ -65,8 +69,9 @@ class WorkerOutput:
             return
         try:
             _write_all(file, data)
-        except OSError:  # a full disk costs the log, never the training
+        except OSError as error:  # a full disk costs the log, never the training
             os.close(self.files.pop(stream))
+            self.lost(stream, error)
 
     def end(self, stream: Stream) -> None:
         self.open.discard(stream)
@@ -95,14 +100,22 @@ class RunLogs:
     """All output of one launch."""
 
     def __init__(
-        self, settings: LogSettings, *, job_id: str, node: str, role: str, show: Show
+        self,
+        settings: LogSettings,
+        *,
+        job_id: str,
+        node: str,
+        role: str,
+        show: Show,
+        tell: Callable[[str], None],
     ) -> None:
         self._settings = settings
+        self._tell = tell
         self.kept = KeptLogs(node)
         self._show = show
         self._filters = {
-            Stream.STDOUT: _Filter(settings.stdout_filters, role),
-            Stream.STDERR: _Filter(settings.stderr_filters, role),
+            Stream.STDOUT: _Filter(settings.stdout_filters, role, tell=tell),
+            Stream.STDERR: _Filter(settings.stderr_filters, role, tell=tell),
         }
         self._reader = PipeReader()
         self.folder = Path(
@@ -122,7 +135,7 @@ class RunLogs:
         local_rank = who.local_rank
         folder = attempt / str(local_rank)
         folder.mkdir(exist_ok=True)
-        made = WorkerOutput(folder, ended=ended)
+        made = WorkerOutput(folder, ended=ended, lost=partial(self._tell_lost, who))
         redirects, tee = self._settings.redirects.of(local_rank), self._settings.tee.of(local_rank)
         for stream, bit in _STD.items():
             path = folder / f"{stream.value}.log"
@@ -176,6 +189,10 @@ class RunLogs:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
 
+    def _tell_lost(self, who: Who, stream: Stream, error: OSError) -> None:
+        why = (error.strerror or str(error)).lower()
+        self._tell(f"the {stream} log of rank {who.rank} ends here: {why}; training goes on")
+
     def _take(self, output: WorkerOutput, source: Source, stream: Stream, pipe: int) -> bool:
         """Called from the reader's thread."""
         data = os.read(pipe, CHUNK_BYTES)
@@ -199,7 +216,8 @@ class RunLogs:
 class _Filter:
     """Copies lines that hold one of some words to a file of their own."""
 
-    def __init__(self, words: tuple[str, ...], role: str) -> None:
+    def __init__(self, words: tuple[str, ...], role: str, *, tell: Callable[[str], None]) -> None:
+        self._tell = tell
         self._words = [word.encode() for word in words]
         self._role = role
         self._rests: dict[Source, bytes] = {}
@@ -215,10 +233,13 @@ class _Filter:
             return
         *lines, self._rests[source] = (self._rests.get(source, b"") + data).split(b"\n")
         tag = f"[{self._role}{source.slot}]:".encode()
-        for line in lines:
-            if any(word in line for word in self._words):
-                with contextlib.suppress(OSError):  # a full disk costs the copy, never the job
-                    _write_all(self._file, tag + line + b"\n")
+        found = [tag + line + b"\n" for line in lines if any(word in line for word in self._words)]
+        try:
+            _write_all(self._file, b"".join(found))
+        except OSError as error:  # a full disk costs the copy, never the job
+            self.close()
+            why = (error.strerror or str(error)).lower()
+            self._tell(f"the filtered copy of the logs ends here: {why}; training goes on")
 
     def close(self) -> None:
         if self._file is not None:

@@ -82,6 +82,7 @@ def prune(context: click.Context, /, *, ended: bool, dry_run: bool, **asked: Any
     """Forget the jobs of an etcd that have finished: their records go, their files stay.
 
     A job that somebody trains, or that has failed or been stopped, is left alone: it can go on.
+    A plain or packed one cannot, so it goes once all its nodes have left.
     """
     above = context.parent.params if context.parent is not None else {}
     asked = {name: value or above.get(name) for name, value in asked.items()}
@@ -93,16 +94,18 @@ def prune(context: click.Context, /, *, ended: bool, dry_run: bool, **asked: Any
     output = Output(asked)
     from easyscale_cli import stored
     from easyscale_cli.forgetting import endings, forget
+    from easyscale_cli.stored_plain import recorded_plain_jobs
 
     with (
         output.answering(),
         contextlib.closing(stored.connect(stored.etcd_settings(asked))) as store,
     ):
         found = endings(store)
-        going = [each for each in found if each.is_finished or ended]
+        going = [each for each in found if each.is_finished or ended or not each.can_go_on]
         if not dry_run:
             going = [each for each in going if forget(store, each)]
-        kept = len(stored.stored_jobs(store)) - (len(going) if dry_run else 0)
+        kept = len(stored.stored_jobs(store)) + len(recorded_plain_jobs(store))
+        kept -= len(going) if dry_run else 0
         if output.as_json:
             output.say(forgotten_json(going, kept=kept, is_dry=dry_run))
         else:

@@ -2,12 +2,15 @@
 
 import pytest
 
+from easyscale.agent.plain.records import PlainKeys
+from easyscale.agent.plain.values import Report, ReportState, Round, RoundPhase, Terms
 from easyscale.model import JobState, Outcome, encode
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.memory import MemoryServer
 from easyscale.rendezvous.store import Delete, Put, Store
 from easyscale_cli.forgetting import endings, forget
 from easyscale_cli.stored import stored_jobs
+from easyscale_cli.stored_plain import recorded_plain_jobs
 
 
 @pytest.fixture
@@ -58,3 +61,48 @@ def test_what_cannot_be_read_is_left_alone(store: Store) -> None:
     keys = JobKeys.of("newer")
     store.transact([], [Put(keys.outcome, '{"version": 9}')], timeout_s=1.0)
     assert endings(store) == []
+
+
+def write_plain(
+    store: Store, job: str, state: ReportState = ReportState.DONE, *, runs: bool = False
+) -> None:
+    keys = PlainKeys(job)
+    terms = Terms(min_nodes=1, max_nodes=1, max_restarts=0, logical_workers=None)
+    round_ = Round(
+        number=1,
+        phase=RoundPhase.RUNNING,
+        restarts=0,
+        members=(),
+        world_size=1,
+        group_world_size=1,
+        master_addr="127.0.0.1",
+        master_port=1,
+    )
+    report = Report(round=1, incarnation="a-1", state=state)
+    puts = [
+        Put(keys.terms, encode(terms)),
+        Put(keys.round, encode(round_)),
+        Put(keys.report(1, "a"), encode(report)),
+    ]
+    puts += [Put(keys.common.node("a"), "{}")] if runs else []
+    store.transact([], puts, timeout_s=1.0)
+
+
+def test_what_a_plain_job_left_may_go_however_it_ended(store: Store) -> None:
+    write_plain(store, "done")
+    write_plain(store, "failed", ReportState.FAILED)
+    write_plain(store, "running", runs=True)
+    found = endings(store)
+    assert {each.job: (each.state, each.can_go_on) for each in found} == {
+        "done": (JobState.FINISHED, False),
+        "failed": (JobState.FAILED, False),
+    }
+    assert all(forget(store, each) for each in found)
+    assert recorded_plain_jobs(store) == ["running"]
+
+
+def test_a_plain_job_that_was_begun_again_meanwhile_stays(store: Store) -> None:
+    write_plain(store, "done")
+    [ended] = endings(store)
+    write_plain(store, "done")
+    assert not forget(store, ended)

@@ -6,6 +6,7 @@ from easyscale.inspection import ValueDifference
 from easyscale.job_status import JobFacts
 from easyscale.model import JobState
 from easyscale.plan_facts import Alternative, PlanFacts, PlannedSlot, PreviousPlan, Waste
+from easyscale.rendezvous.keys import JobKeys
 from easyscale_cli.forgetting import Ended
 from easyscale_cli.views.jobs import JobRow
 from easyscale_cli.views.snapshots import Removed, SnapshotRow, TensorDifference, Verdict
@@ -226,10 +227,11 @@ REMOVED = (
 FORGOTTEN = (
     Ended(
         job="gpt-mini", state=JobState.FINISHED, step=3000, digest="a91e77f05c3d" * 5,
-        reason="script ended", revision=7,
+        reason="script ended", keys=JobKeys.of("gpt-mini"), witness="", revision=7,
     ),
     Ended(
-        job="toy-ddp", state=JobState.FAILED, step=88, digest="", revision=9,
+        job="toy-ddp", state=JobState.FAILED, step=88, digest="",
+        keys=JobKeys.of("toy-ddp"), witness="", revision=9,
         reason="rank 3 failed the same way at step 88 on 3 slots (a/cuda:0, a/cuda:1, b/cuda:0)",
     ),
 )  # fmt: skip

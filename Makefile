@@ -66,7 +66,7 @@ chaos: setup ## random faults from a printed seed; minutes
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) tests/chaos -m chaos
 
 proof: setup ## whole state spaces and long random runs; minutes
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) tests -m proof
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) tests -m proof -n 2 --dist worksteal
 
 gpu: setup ## what needs a CUDA device
 	$(PYTEST) tests -m gpu

@@ -1,15 +1,17 @@
 """Cables are pulled between hosts: whoever is left goes on, and nobody else writes a byte."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from easyscale.rendezvous.endpoints import Endpoint
-from tests.support.etcd import Server, bundled_binary, free_port
+from tests.support.etcd import Server, bundled_binary, free_port, wait_until
 from tests.support.netns import Bad, Host, Network, network
 from tests.support.nodes import Job, Reference, gone
+from tests.support.processes import run_easyscale
 
 pytestmark = pytest.mark.proof
 
@@ -112,17 +114,22 @@ def test_a_cable_that_is_slow_and_loses_frames_costs_time_and_nothing_else(
         job.repeated_only()
 
 
+@pytest.mark.parametrize("after", ["6", "never"])
 def test_a_group_that_nobody_hears_is_taken_over_and_fenced_when_it_is_heard_again(
-    tmp_path: Path, reference: Reference, net: Network, etcd: Server
+    tmp_path: Path, reference: Reference, net: Network, etcd: Server, after: str
 ) -> None:
     one, two = net.add_host(), net.add_host()
-    options = ("--snapshot-every", "4", "--takeover-after", "6")
+    options = ("--snapshot-every", "4", "--takeover-after", after)
     with Job(tmp_path, reference, etcd=etcd, options=options, pace_s=0.5) as job:
         a = job.start("a", slots=2, within=one.within)
         a.sees("snapshot")
         unheard = job.pids()
         one.unplug()
         b = job.start("b", within=two.within)
+        if after == "never":
+            b.sees("met")
+            held = partial(run_easyscale, "fence", job.name, "a", *job.where)
+            wait_until(lambda: held().code == 0, "a's lease is over", deadline_s=60)
         b.joins()
         one.plug_in()
         gone(unheard)

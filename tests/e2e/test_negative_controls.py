@@ -1,5 +1,6 @@
 """The comparison of layouts sees the loss of each promise that it stands for."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ DEFECTS = (
     ("gradient_skipped", "transformer"),
     ("threads_not_pinned", "wide"),
 )
+#: What one process has and another has not is refused before any digest is compared.
+REFUSED = re.compile(r"model\.\S+ has come to differ")
 
 
 def weights(folder: Path, model: str, *, slots: int, defect: str = "") -> str:
@@ -24,6 +27,8 @@ def weights(folder: Path, model: str, *, slots: int, defect: str = "") -> str:
         str(SCRIPT), model, str(out), "--epochs", "1",
         cwd=folder, env={"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
+    if defect and (seen := REFUSED.search(ended.stderr)):
+        return seen[0]  # the members themselves saw it
     assert ended.code == 0, ended.stdout + ended.stderr
     return (out / "result.json").read_text()
 

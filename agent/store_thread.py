@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from easyscale.agent.opening import Opened
 from easyscale.agent.store_events import LeaseEnded, StoreAway, StoreBack
-from easyscale.errors import EasyScaleError, StoreError
+from easyscale.errors import EasyScaleError, StoreClosed, StoreError
 from easyscale.rendezvous.membership import Membership
 from easyscale.rendezvous.store import Range, View, Watch
 
@@ -98,10 +98,12 @@ class StoreThread(Generic[Order]):
         except EasyScaleError as error:
             self._fail(error)
             return
-        while self._wait():
+        # A store that is away may be closed under what waits for it: the agent ends.
+        with contextlib.suppress(StoreClosed):
+            while self._wait():
+                self._carry_out()
+                self._look()
             self._carry_out()
-            self._look()
-        self._carry_out()
 
     def _wait(self) -> bool:
         """Wait until there is something to do; False when the agent ends."""

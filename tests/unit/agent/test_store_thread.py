@@ -8,7 +8,7 @@ import pytest
 from easyscale.agent import store_thread
 from easyscale.agent.store_events import LeaseEnded, StoreAway, StoreBack
 from easyscale.agent.store_thread import Ear, StoreThread
-from easyscale.errors import EasyScaleError, StoreUnreachable
+from easyscale.errors import EasyScaleError, StoreClosed, StoreUnreachable
 
 DEADLINE_S = 10.0
 
@@ -140,6 +140,24 @@ def test_what_is_ordered_before_the_end_is_carried_out() -> None:
     thread.order("last")
     thread.close()
     assert work.happened[-2:] == ["last", "write"]
+
+
+def test_a_store_that_is_closed_under_the_last_write_ends_the_thread_without_a_word() -> None:
+    class Closed(Work):
+        def write(self) -> bool:
+            super().write()
+            if "last" in self.happened:
+                raise StoreClosed("closed")
+            return True
+
+    work, failures = Closed(), list[EasyScaleError]()
+    thread = made(work, failures.append)
+    thread.start()
+    work.until(lambda all_: "open" in all_)
+    thread.order("last")
+    work.until(lambda all_: all_[-2:] == ["last", "write"])
+    thread.close()  # an exception of a thread fails the test
+    assert failures == []
 
 
 def test_a_store_that_does_not_open_ends_the_launch() -> None:

@@ -1,14 +1,17 @@
 """etcd and agents are away for a while: training goes on, changes wait, nothing is lost."""
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from easyscale.model import Wish
 from tests.support.etcd import Server
-from tests.support.nodes import Job, Reference, freeze, thaw
+from tests.support.nodes import Job, Reference, freeze, gone, kill, thaw
 
 LEASE_S = 5
+OUTAGE_S = 60
 
 
 def test_etcd_stands_still_and_a_change_asked_meanwhile_happens_afterwards(
@@ -71,17 +74,19 @@ def test_etcd_is_killed_and_comes_back_empty(
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("name", ["leader", "follower"])
 def test_an_agent_stands_still_for_three_lives_of_its_lease(
-    tmp_path: Path, reference: Reference, etcd: Server
+    tmp_path: Path, reference: Reference, etcd: Server, name: str
 ) -> None:
     with Job(tmp_path, reference, etcd=etcd, pace_s=0.5) as job:
         a, b = job.start("a"), job.start("b")
         job.trains_on(2)
-        freeze(b.run.pid)
+        still = next(node for node in (a, b) if (node.name == job.leader()) == (name == "leader"))
+        freeze(still.run.pid)
         began = job.step()
         job.waits(3 * LEASE_S)
         assert job.step() > began, "its worker and the others train on"
-        thaw(b.run.pid)
+        thaw(still.run.pid)
         job.goes_on()
         job.trains_on(2)
         job.hurry()
@@ -89,3 +94,80 @@ def test_an_agent_stands_still_for_three_lives_of_its_lease(
         job.holds(b.finish())
         assert len(job.pids()) == 2
         job.repeated_only()
+
+
+@pytest.mark.proof
+def test_training_never_pauses_while_etcd_stands_still_for_a_minute(
+    tmp_path: Path, reference: Reference, etcd: Server
+) -> None:
+    options = ("--grace", "120")  # it ends hard otherwise, as it would have to
+    with Job(tmp_path, reference, etcd=etcd, pace_s=0.9, options=options) as job:
+        a, b = job.start("a"), job.start("b")
+        job.trains_on(2)
+        etcd.freeze()
+        asked_at, began = job.step(), time.time()
+        b.run.signal(signal.SIGTERM)
+        job.waits(OUTAGE_S)
+        assert b.run.process.poll() is None
+        etcd.thaw()
+        ended = time.time()
+        b.finish()
+        job.hurry()
+        job.holds(a.finish())
+        assert job.longest_gap(began, ended) < 5 * 5 * 0.9, "a step takes three micro-steps"
+        assert len(job.pids()) == 2
+        assert len(job.pids(since_step=asked_at + 1)) == 2, "it left after etcd's return"
+        job.repeated_only()
+
+
+@pytest.mark.proof
+def test_a_worker_that_dies_while_etcd_is_away_makes_the_others_wait_for_it(
+    tmp_path: Path, reference: Reference, etcd: Server
+) -> None:
+    with Job(tmp_path, reference, etcd=etcd) as job:
+        a, b = job.start("a"), job.start("b")
+        job.trains_on(2)
+        survivor, victim = job.pids()
+        assert victim in b.descendants()
+        etcd.freeze()
+        kill(victim)
+        job.waits(8)
+        stands = job.step()
+        job.waits(4)
+        assert job.step() == stands, "nobody goes on alone"
+        etcd.thaw()
+        a.sees("recovered")
+        job.trains_on(2)
+        job.hurry()
+        job.holds(a.finish())
+        job.holds(b.finish())
+        assert survivor in job.pids(since_step=39)
+        job.repeated_only(victim)
+
+
+@pytest.mark.proof
+def test_a_leader_that_dies_between_its_plan_and_the_commit_is_followed_by_another(
+    tmp_path: Path, reference: Reference, etcd: Server
+) -> None:
+    with Job(tmp_path, reference, etcd=etcd) as job:
+        a = job.start("a", slots=2)
+        job.reaches(0)
+        b = job.start("b")
+        job.trains_on(3)
+        job.goes_on()  # a generation that is still being entered is followed by no plan
+        assert job.leader() == "a"
+        victims = sorted(set(job.pids()) & a.descendants())
+        freeze(b.run.pid)  # cannot say ready
+        job.wish(Wish(kind="devices", node="a", target="cpu:1", by="a test"))
+        job.until(lambda: job.head().planned > job.head().committed, "a plan is open")
+        planned = job.head().planned
+        a.run.signal(signal.SIGKILL)
+        gone(victims)
+        thaw(b.run.pid)
+        job.goes_on(4)
+        assert job.head().committed > planned
+        job.hurry()
+        end = b.finish()
+        job.holds(end)
+        assert end["generation"] > planned, "the number of the dead plan was spent"
+        job.repeated_only(*victims)

@@ -10,6 +10,7 @@ with Job(tmp_path, reference, etcd=server) as job:
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -26,6 +27,10 @@ from typing import Any, Self
 import psutil
 
 from easyscale.agent.doors.control import run_folder
+from easyscale.model import Head, Wish, decode, encode
+from easyscale.rendezvous.etcd import connect
+from easyscale.rendezvous.keys import JobKeys
+from easyscale.rendezvous.store import Put
 from tests.support.etcd import Server, wait_until
 from tests.support.processes import STEADY, Run, easyscale_command, started
 
@@ -228,6 +233,42 @@ class Job:
 
     def goes_on(self, steps: int = 2) -> None:
         self.reaches(self.step() + steps)
+
+    def longest_gap(self, since: float, until: float) -> float:
+        """Seconds between two completed steps, at most, of those that ended in this time."""
+        times = [path.stat().st_mtime for path in self.out.glob("step-*")]
+        found = [since, *sorted(at for at in times if since < at < until), until]
+        return max(after - before for before, after in itertools.pairwise(found))
+
+    # --- what etcd holds -------------------------------------------------------------------------
+
+    def stored(self, key: str) -> str:
+        assert self.etcd is not None
+        store = connect(self.etcd.settings, timeout_s=DEADLINE_S)
+        try:
+            entry = store.read(key, timeout_s=DEADLINE_S).get(key)
+        finally:
+            store.close()
+        assert entry is not None, key
+        return entry.value
+
+    def wish(self, wish: Wish) -> None:
+        """Ask for it as a command does, but without the time that one takes to start."""
+        assert self.etcd is not None
+        store = connect(self.etcd.settings, timeout_s=DEADLINE_S)
+        try:
+            put = Put(JobKeys.of(self.name).wish("of-a-test"), encode(wish))
+            store.transact([], [put], timeout_s=DEADLINE_S)
+        finally:
+            store.close()
+
+    def head(self) -> Head:
+        keys = JobKeys.of(self.name)
+        return decode(self.stored(keys.head), Head, source=keys.head)
+
+    def leader(self) -> str:
+        """The node whose agent leads."""
+        return self.stored(JobKeys.of(self.name).leader).partition("/")[0]
 
     def struck(self, number: int = 0) -> int:
         """Wait until a fault has struck; the PID of whom it struck."""

@@ -95,7 +95,7 @@ def _recover(at: Standpoint, memory: Memory) -> Verdict | None:
     view, base = at.view, at.view.base
     if base is None or view.head is None:
         return None
-    known = survivors.standing(view, memory, at.now, timeouts=at.timeouts)
+    known = survivors.standing(at, memory)
     nobody = not any(view.is_present(worker) for worker in base.workers)
     if not (known.calls_for_change or nobody):
         return None

@@ -54,6 +54,7 @@ def decide(turn: Turn) -> None:
         found=state.found,
         position=max((w.beat.position for w in state.workers.values() if w.beat), default=-1),
         step=max((w.step for w in state.workers.values()), default=0),
+        store_back_s=state.back_s,
         since_revision=state.first_revision,
     )
     verdict = leader.decide(at, state.memory)

@@ -191,7 +191,7 @@ def _lose_store(turn: Turn, reason: str) -> None:
 
 
 def _meet_store_again(turn: Turn, event: StoreBack) -> None:
-    turn.set(away_s=None)
+    turn.set(away_s=None, back_s=turn.now.s)
     commit = turn.state.commit
     stands = f"{commit.generation.label} stands, nothing lost" if commit else "nothing lost"
     turn.because("etcd answers again", stands)

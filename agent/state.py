@@ -197,7 +197,9 @@ class State(msgspec.Struct, frozen=True):
     first_revision: int | None = None
     record: NodeRecord | None = None
     measured_s: float = -1e9
+    #: The store is away since then; it was last away until then.
     away_s: float | None = None
+    back_s: float = -1e9
     view: JobView = msgspec.field(default_factory=JobView)
     commit: Commit | None = None
     former: Commit | None = None

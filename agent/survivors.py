@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from easyscale.agent.memory import Memory
-from easyscale.agent.settings import Timeouts
+from easyscale.agent.verdicts import Standpoint
 from easyscale.agent.words import places
 from easyscale.model import BrokenReport, Commit, Mode, WorkerId
 from easyscale.rendezvous.agreement import JobView
@@ -45,8 +45,9 @@ def running(view: JobView) -> tuple[Commit, ...]:
     return tuple(c for c in view.open if first is None or c.generation >= first)
 
 
-def standing(view: JobView, memory: Memory, now: float, *, timeouts: Timeouts) -> Standing:
+def standing(at: Standpoint, memory: Memory) -> Standing:
     """Sort the members of the running generations by what is known about them."""
+    view, now = at.view, at.now
     current = running(view)
     named = sorted({worker for commit in current for worker in commit.workers})
     broken = {
@@ -56,11 +57,11 @@ def standing(view: JobView, memory: Memory, now: float, *, timeouts: Timeouts) -
         if view.is_present(worker)
     }
     away = [w for w in named if not view.ended(w) and not view.is_present(w)]
-    patient = _patience_ends(view, memory, timeouts) > now and not broken
+    patient = _patience_ends(at, memory) > now and not broken
     evicted = tuple(
         worker
         for worker in away
-        if not patient or memory.without_lease_s(worker, now) >= timeouts.evict_after_s
+        if not patient or memory.without_lease_s(worker, now) >= at.timeouts.evict_after_s
     )
     return Standing(
         lost=tuple(worker for worker in named if _is_lost(view, worker, waited_for=bool(broken))),
@@ -80,12 +81,15 @@ def _is_lost(view: JobView, worker: WorkerId, *, waited_for: bool) -> bool:
     return not in_order or (waited_for and worker in view.base.workers if view.base else False)
 
 
-def _patience_ends(view: JobView, memory: Memory, timeouts: Timeouts) -> float:
+def _patience_ends(at: Standpoint, memory: Memory) -> float:
     """Until when a lost lease alone counts for nothing: while the work goes on, it is the store."""
-    rate = view.progress.steps_per_s if view.progress else None
+    timeouts, progress = at.timeouts, at.view.progress
+    rate = progress.steps_per_s if progress else None
     stall_s = max(timeouts.stall_least_s, timeouts.stall_steps / rate if rate else 0.0)
-    # Most registrations vanishing together is the store's hiccup, not theirs.
-    return max(memory.moved_s + stall_s, memory.guarded_until_s)
+    # Most registrations vanishing together is the store's hiccup, not theirs; so is one that is
+    # missing when the store has just been away from us too.
+    hiccup_s = max(memory.guarded_until_s, at.store_back_s + timeouts.mass_guard_s)
+    return max(memory.moved_s + stall_s, hiccup_s)
 
 
 def _left(view: JobView, current: Iterable[Commit]) -> tuple[WorkerId, ...]:

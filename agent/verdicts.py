@@ -24,6 +24,8 @@ class Standpoint:
     #: The furthest that its own workers are known to have come.
     position: int = -1
     step: int = 0
+    #: When the store was last away from its own agent, until then.
+    store_back_s: float = -1e9
     #: An outcome written before this is of an earlier launch of the job.
     since_revision: int = 0
 

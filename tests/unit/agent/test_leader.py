@@ -31,6 +31,7 @@ def ask(
     settings: LaunchSettings | None = None,
     since_revision: int = 1,
     position: int = -1,
+    store_back_s: float = -1e9,
 ) -> Verdict:
     at = Standpoint(
         view=job.view(),
@@ -40,6 +41,7 @@ def ask(
         spec=job_spec(),
         since_revision=since_revision,
         position=position,
+        store_back_s=store_back_s,
     )
     return decide(at, memory or Memory())
 
@@ -320,6 +322,15 @@ def test_most_registrations_vanishing_together_is_the_stores_hiccup() -> None:
     waits = ask(job, now=106.0, memory=first.memory, position=5)
     assert waits.decision is None
     assert members(ask(job, now=108.0, memory=waits.memory, position=5)) == (everyone[0],)
+
+
+def test_who_has_no_lease_when_the_store_was_away_from_us_too_may_make_a_new_one() -> None:
+    job = running(A, B, C).drop(KEYS.node("c"))
+    memory = ask(job, now=100.0, position=5, store_back_s=99.0).memory
+    waits = ask(job, now=105.9, memory=memory, position=5, store_back_s=99.0)
+    assert waits.decision is None
+    gone = ask(job, now=106.0, memory=waits.memory, position=5, store_back_s=99.0)
+    assert members(gone) == (A, B)
 
 
 def test_an_exit_report_stands_behind_a_mass_expiry() -> None:

@@ -178,7 +178,7 @@ def test_main_may_write_a_checkpoint_for_longer_than_the_hang_limit(
         job.repeated_only()
 
 
-@pytest.mark.parametrize("killed", ["workers", "zygote"])
+@pytest.mark.parametrize("killed", ["workers", pytest.param("zygote", marks=pytest.mark.proof)])
 def test_all_workers_are_killed_and_the_job_goes_on_from_its_snapshot(
     tmp_path: Path, reference: Reference, killed: str
 ) -> None:

@@ -171,3 +171,25 @@ def test_a_leader_that_dies_between_its_plan_and_the_commit_is_followed_by_anoth
         job.holds(end)
         assert end["generation"] > planned, "the number of the dead plan was spent"
         job.repeated_only(*victims)
+
+
+@pytest.mark.proof
+def test_an_etcd_that_comes_and_goes_ends_no_worker(
+    tmp_path: Path, reference: Reference, etcd: Server
+) -> None:
+    with Job(tmp_path, reference, etcd=etcd) as job:
+        a, b = job.start("a"), job.start("b")
+        job.trains_on(2)
+        for frozen_s, awake_s in ((1.0, 0.5), (3.0, 0.2), (LEASE_S + 1.0, 0.1)) * 2:
+            etcd.freeze()
+            job.waits(frozen_s)
+            etcd.thaw()
+            job.waits(awake_s)
+        job.goes_on()
+        job.trains_on(2)
+        job.hurry()
+        for node in (a, b):
+            job.holds(node.finish())
+            assert node.events("lost") == []
+        assert len(job.pids()) == 2
+        job.repeated_only()

@@ -15,6 +15,9 @@ from easyscale.errors import FormatError
 #: In the place of a step and a rank: what the script does before the first of them.
 BEFORE_STEPS = (-1, -1)
 
+#: Begins the names of what a script keeps in `job.state`.
+USER_STATE = "job.state."
+
 #: Ends the names of the files with the entries.
 SUFFIX = ".record"
 
@@ -28,7 +31,8 @@ class Stage(IntEnum):
     REPORT = 2
     GRADIENT = 3
     REDUCED = 4
-    STATE = 5
+    EVALUATION = 5
+    STATE = 6
 
 
 class Point(msgspec.Struct, frozen=True, order=True):
@@ -111,8 +115,20 @@ class Reduced(Entry, frozen=True, kw_only=True, tag=True):
     gradients: dict[str, str]
 
 
+class Evaluated(Entry, frozen=True, kw_only=True, tag=True):
+    """What `job.evaluate` gave to the script in a step or, behind its last line, after it."""
+
+    step: int
+    #: Evaluations of this step before it.
+    number: int
+    #: The registered state that was evaluated.
+    state: dict[str, str]
+    #: One digest a batch, in sample order.
+    results: tuple[str, ...]
+
+
 class Boundary(Entry, frozen=True, kw_only=True, tag=True):
-    """The registered state after so many steps."""
+    """The registered state after so many steps, and the values of `job.state`."""
 
     step: int
     state: dict[str, str]
@@ -143,9 +159,19 @@ class ClockRead(Entry, frozen=True, kw_only=True, tag=True):
     place: str
 
 
-AnyEntry = Began | Loader | MicroStep | Reduced | Boundary | Kept | Operator | ClockRead
+AnyEntry = Began | Loader | MicroStep | Reduced | Evaluated | Boundary | Kept | Operator | ClockRead
 
 _DECODER = msgspec.json.Decoder(AnyEntry)
+
+
+def state_value(name: str) -> str:
+    """How a value of `job.state` is called among the names of a state."""
+    return f"{USER_STATE}{name}"
+
+
+def result_name(number: int, batch: int) -> str:
+    """How the result of one batch is called, in the evaluation of that number of a step."""
+    return f"evaluate[{number}][{batch}]"
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -161,6 +187,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     outside: dict[tuple[int, int], dict[str, str]]
     reduced: dict[int, Reduced]
     boundaries: dict[int, Boundary]
+    #: By step and number.
+    evaluations: dict[tuple[int, int], Evaluated] = {}
     kept: dict[Point, Kept]
     operators: tuple[Operator, ...]
     clock_reads: tuple[ClockRead, ...]
@@ -206,6 +234,7 @@ class _Reader:
             outside={},
             reduced={},
             boundaries={},
+            evaluations={},
             kept={},
             operators=(),
             clock_reads=(),
@@ -250,6 +279,10 @@ class _Reader:
             case Reduced():
                 first = run.reduced.setdefault(entry.step, entry)
                 self._note_torn(entry.step, Stage.REDUCED, first.gradients, entry.gradients)
+            case Evaluated():
+                self._note_torn_evaluation(
+                    run.evaluations.setdefault((entry.step, entry.number), entry), entry
+                )
             case Boundary():
                 before = run.boundaries.setdefault(entry.step, entry)
                 self._note_torn(entry.step - 1, Stage.STATE, before.state, entry.state)
@@ -266,6 +299,16 @@ class _Reader:
         if one.batch != other.batch:
             self._torn.append(Point(one.step, Stage.BATCH, rank, "batch"))
         self._note_torn(one.step, Stage.GRADIENT, one.gradients, other.gradients, rank=rank)
+
+    def _note_torn_evaluation(self, one: Evaluated, other: Evaluated) -> None:
+        self._note_torn(one.step, Stage.STATE, one.state, other.state)
+        names = [result_name(one.number, batch) for batch in range(len(one.results))]
+        self._note_torn(
+            one.step,
+            Stage.EVALUATION,
+            dict(zip(names, one.results, strict=False)),
+            dict(zip(names, other.results, strict=False)),
+        )
 
     def _note_torn(
         self,

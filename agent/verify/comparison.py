@@ -2,11 +2,12 @@
 
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
 
-from easyscale.recording import Kept, MicroStep, Point, Run, Stage
+from easyscale.recording import Evaluated, Kept, MicroStep, Point, Run, Stage, result_name
 
 
 class ValuePair(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +65,11 @@ def _unequal(fixed: Run, other: Run) -> Iterator[Point]:
         if name is not None:
             yield Point(step, Stage.REDUCED, -1, name)
             break
+    for key in sorted(fixed.evaluations.keys() & other.evaluations.keys()):
+        point = _unequal_evaluation(fixed.evaluations[key], other.evaluations[key])
+        if point is not None:
+            yield point
+            break
     for step in sorted(fixed.boundaries.keys() & other.boundaries.keys()):
         name = first_unequal(fixed.boundaries[step].state, other.boundaries[step].state)
         if name is not None:
@@ -77,6 +83,17 @@ def _unequal_micro_step(one: MicroStep, other: MicroStep) -> Point | None:
         return Point(one.step, Stage.BATCH, one.rank, "batch")
     name = first_unequal(one.gradients, other.gradients)
     return None if name is None else Point(one.step, Stage.GRADIENT, one.rank, name)
+
+
+def _unequal_evaluation(one: Evaluated, other: Evaluated) -> Point | None:
+    name = first_unequal(one.state, other.state)
+    if name is not None:  # other results follow from it
+        return Point(one.step, Stage.STATE, -1, name)
+    pairs = zip_longest(one.results, other.results)
+    batch = next((batch for batch, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
+    if batch is None:
+        return None
+    return Point(one.step, Stage.EVALUATION, -1, result_name(one.number, batch))
 
 
 def first_unequal(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:

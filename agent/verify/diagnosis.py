@@ -12,7 +12,7 @@ import msgspec
 from easyscale.agent.verify import source
 from easyscale.agent.verify.comparison import first_unequal
 from easyscale.agent.verify.verified import Cause, Diagnosis
-from easyscale.recording import ClockRead, Operator, Point, Run, Stage
+from easyscale.recording import USER_STATE, ClockRead, Operator, Point, Run, Stage
 
 _KINDS = {"generator": 0, "tensor": 1, "float": 2, "int": 3, "order": 4}
 _MOST_EVIDENCE = 3
@@ -207,6 +207,21 @@ def of_operator(operator: Operator) -> Diagnosis:
     )
 
 
+def of_job_state(point: Point, files: Sequence[str]) -> Diagnosis:
+    """Processes put different values there, and nothing else that they keep explains it."""
+    name = point.name.removeprefix(USER_STATE).partition(".")[0]
+    places = [place for place in source.places_of(name, files) if "." in place.target]
+    return Diagnosis(
+        cause=Cause.UNKNOWN,
+        told=f"not every process puts the same into {USER_STATE}{name}",
+        evidence=tuple(f"{place.label} writes {place.target}" for place in places)[:_MOST_EVIDENCE],
+        advice=(
+            "write it in every process, from what all of them have alike: not under job.is_main, "
+            "not from what one process did"
+        ),
+    )
+
+
 def unknown(point: Point, *, comparable: bool) -> Diagnosis:
     told = "nothing that could be looked at explains it"
     if not comparable:
@@ -221,6 +236,7 @@ def describe(point: Point) -> str:
         Stage.BATCH: "the batch",
         Stage.GRADIENT: f"the gradient of {point.name}",
         Stage.REDUCED: f"the mean gradient of {point.name}",
+        Stage.EVALUATION: f"the result of {point.name}",
         Stage.STATE: point.name,
     }.get(point.stage, point.name)
     rank = f" of rank {point.rank}" if point.rank >= 0 else ""

@@ -25,7 +25,7 @@ from easyscale.agent.verify.verified import (
     Verdict,
     Verified,
 )
-from easyscale.recording import Kept, Point, Recording, Run, Stage, read_run
+from easyscale.recording import USER_STATE, Kept, Point, Recording, Run, Stage, read_run
 
 #: Told of each row: when its run starts, as its steps pass, and when it is over.
 Watch = Callable[[RunRow], None]
@@ -173,6 +173,9 @@ class Verification:
         elif outside:
             told = diagnosis.of_suspect(outside[0], files)
             verdict = Verdict.BITS_DIFFER
+        elif point.name.startswith(USER_STATE):
+            told = diagnosis.of_job_state(point, files)
+            verdict = Verdict.BITS_DIFFER
         else:
             told = self._by_operator(fixed, other, point)
             verdict = Verdict.BITS_DIFFER
@@ -317,6 +320,7 @@ _WHERE = {
     Stage.REPORT: "report",
     Stage.GRADIENT: "gradient",
     Stage.REDUCED: "mean gradient",
+    Stage.EVALUATION: "evaluation",
     Stage.STATE: "state",
 }
 

@@ -61,7 +61,7 @@ class FirstDifference(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     step: int
     rank: int | None
-    #: What differs there: batch, gradient, reduced, state or outside.
+    #: What differs there: batch, gradient, mean gradient, evaluation, state or outside.
     where: str
     tensor: str
     same_batch: bool

@@ -155,7 +155,13 @@ class Evaluator:
         finally:
             training.streams.restore(outer)
         device = training.device
-        return [decode_result(work.results[number], device) for number in range(len(samples))]
+        encoded = [work.results[number] for number in range(len(samples))]
+        results = [decode_result(data, device) for data in encoded]
+        if together and training.recorder is not None:
+            # Between two steps the one before has been counted already.
+            step = numbers[0] if training.step is not None else numbers[0] - 1
+            training.recorder.evaluated(step, numbers[1], encoded, results)
+        return results
 
     def _complete(self, work: EvaluationWork, *, together: bool) -> None:
         if together:

@@ -264,7 +264,10 @@ def _launched(arguments: Arguments, session: Session) -> Job:
         from easyscale.runtime.recorder import Recorder  # noqa: PLC0415 - most workers have none
 
         training.recorder = Recorder(
-            worker.recording, session=session, registry=lambda: training.things
+            worker.recording,
+            session=session,
+            registry=lambda: training.things,
+            user=training.user,
         )
     return Job(training, Together(training, session))
 

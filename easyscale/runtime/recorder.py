@@ -23,6 +23,7 @@ from easyscale.recording import (
     Began,
     Boundary,
     Entry,
+    Evaluated,
     Kept,
     Loader,
     MicroStep,
@@ -33,6 +34,8 @@ from easyscale.recording import (
     Stage,
     encode_entry,
     read_run,
+    result_name,
+    state_value,
 )
 from easyscale.runtime.operators import OperatorLog
 from easyscale.runtime.outside import Outside, tensor_bytes, value_digest
@@ -62,11 +65,17 @@ class Recorder:
     """One worker's record; every method is called from its main thread."""
 
     def __init__(
-        self, settings: Recording, *, session: "Session", registry: Callable[[], Registry]
+        self,
+        settings: Recording,
+        *,
+        session: "Session",
+        registry: Callable[[], Registry],
+        user: Mapping[str, Any],
     ) -> None:
         self._settings = settings
         self._session = session
         self._registry = registry
+        self._user = user
         self._folder = Path(settings.folder)
         worker = session.worker
         self._stem = f"{worker.node}-{worker.slot}.{worker.spawn}".replace("/", "-")
@@ -168,9 +177,26 @@ class Recorder:
         self._keep_wanted(Stage.REDUCED, step, -1, gradients)
         self._write(Reduced(step=step, gradients=digests))
 
+    def evaluated(
+        self, step: int, number: int, results: Sequence[bytes], decoded: Sequence[object]
+    ) -> None:
+        """All members have completed an evaluation; `results` as they travel, in sample order."""
+        state = {path: fingerprint(value) for path, value in _state(self._registry())}
+        digests = tuple(map(value_digest, results))
+        reference = None if self._run is None else self._run.evaluations.get((step, number))
+        expected = digests if reference is None else reference.results
+        for batch, value in enumerate(decoded):
+            name = result_name(number, batch)
+            if digests[batch : batch + 1] != expected[batch : batch + 1]:
+                self._keep_first(Stage.EVALUATION, step, -1, dict(_tensors(value, name)))
+            self._keep_wanted(Stage.EVALUATION, step, -1, dict(_tensors(value, name)))
+        self._write(Evaluated(step=step, number=number, state=state, results=digests))
+
     def boundary(self, step: int) -> bool:
         """Before a step begins: what the state is now; returns whether training ends here."""
         state = dict(_state(self._registry()))
+        for name, value in self._user.items():
+            state.update(_leaves(value, state_value(name)))
         digests = {path: fingerprint(value) for path, value in state.items()}
         if self._run is not None and step in self._run.boundaries:
             expected = self._run.boundaries[step].state

@@ -29,6 +29,8 @@ FAULTS = {
     "generator_by_chance": (Verdict.NOT_COMPARABLE, Cause.OWN_GENERATOR, "default_rng()"),
     "wall_time": (Verdict.NOT_COMPARABLE, Cause.WALL_TIME, "asks time.time"),
     "set_order": (Verdict.BITS_DIFFER, Cause.SET_ORDER, "faulty.words"),
+    "evaluation": (Verdict.BITS_DIFFER, Cause.GLOBAL_COUNTER, "counts judged"),
+    "job_state": (Verdict.BITS_DIFFER, Cause.UNKNOWN, "writes state.best"),
     "operator": (Verdict.NOT_COMPARABLE, Cause.OPERATOR, "planted.jitter"),
 }
 

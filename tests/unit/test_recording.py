@@ -8,6 +8,7 @@ from easyscale.errors import FormatError
 from easyscale.recording import (
     Boundary,
     Entry,
+    Evaluated,
     MicroStep,
     Point,
     Reduced,
@@ -70,6 +71,21 @@ def test_what_stands_outside_is_put_together_from_its_changes_per_worker(tmp_pat
     assert run.outside[(0, 0)] == {"n": "int 1", "m": "int 5"}
     assert run.outside[(2, 0)] == {"n": "int 2"}
     assert run.outside[(2, 1)] == {"n": "int 1"}
+
+
+def test_two_workers_that_were_given_other_results_of_one_evaluation_are_noted(
+    tmp_path: Path,
+) -> None:
+    one = Evaluated(step=3, number=1, state={"w": "1"}, results=("a", "b"))
+    two = Evaluated(step=3, number=1, state={"w": "2"}, results=("a", "c"))
+    write(tmp_path, "a", one)
+    write(tmp_path, "b", two)
+    run = read_run(tmp_path)
+    assert run.evaluations == {(3, 1): one}
+    assert run.torn == (
+        Point(3, Stage.EVALUATION, -1, "evaluate[1][1]"),
+        Point(3, Stage.STATE, -1, "w"),
+    )
 
 
 def test_two_workers_of_one_run_that_disagree_are_noted(tmp_path: Path) -> None:

@@ -48,7 +48,23 @@ data = torch.utils.data.TensorDataset(samples, torch.arange(64) % 4)
 loader = job.loader(data, batch_size=2, shuffle=True)
 seeded = np.random.default_rng(7)
 by_chance = np.random.default_rng()
-calls, scale = 0, 1.0
+calls, judged, scale = 0, 0, 1.0
+held_out = job.loader(data, batch_size=16)
+state = job.state(best=0.0)
+
+
+def judge(batch):
+    global judged  # noqa: PLW0603 - a fault to be found
+    judged += FAULT == "evaluation"
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    return {"loss": loss, "judged": judged}
+
+
+def judge_all():
+    results = job.evaluate(judge, held_out)
+    if job.is_main or FAULT != "job_state":
+        state.best = max(state.best, sum(result["loss"].item() for result in results))
+
 
 for _ in job.epochs(2):
     for step in loader:
@@ -74,3 +90,6 @@ for _ in job.epochs(2):
             scale *= 0.9
             optimizer.param_groups[0]["lr"] = 0.05 * scale
         optimizer.step()
+        if FAULT in {"evaluation", "job_state"}:
+            judge_all()
+    judge_all()

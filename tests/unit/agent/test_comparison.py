@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from easyscale.agent.verify.comparison import compare, first_value, unequal_reports
-from easyscale.recording import Boundary, Kept, MicroStep, Point, Reduced, Run, Stage
+from easyscale.recording import Boundary, Evaluated, Kept, MicroStep, Point, Reduced, Run, Stage
 
 
 def run(steps: int = 3, ranks: int = 2) -> Run:
@@ -76,6 +76,36 @@ def test_a_state_that_differs_belongs_to_the_step_before_its_boundary() -> None:
     found = compare(run(), other)
     assert found is not None
     assert found.point == Point(1, Stage.STATE, -1, "w")
+
+
+def evaluated(one: Run, number: int, *results: str, state: str = "w") -> Run:
+    entry = Evaluated(step=1, number=number, state={"w": state}, results=results)
+    return msgspec.structs.replace(one, evaluations={**one.evaluations, (1, number): entry})
+
+
+def test_the_first_unequal_result_of_an_evaluation_is_named_with_its_batch() -> None:
+    fixed = evaluated(evaluated(run(), 0, "a", "b"), 1, "a", "b")
+    assert compare(fixed, evaluated(evaluated(run(), 0, "a", "b"), 1, "a", "b")) is None
+    found = compare(fixed, evaluated(evaluated(run(), 0, "a", "b"), 1, "a", "x"))
+    assert found is not None
+    assert found.point == Point(1, Stage.EVALUATION, -1, "evaluate[1][1]")
+    shorter = compare(fixed, evaluated(evaluated(run(), 0, "a"), 1, "a"))
+    assert shorter is not None
+    assert shorter.point.name == "evaluate[0][1]"
+
+
+def test_results_of_other_weights_are_no_difference_of_their_own() -> None:
+    found = compare(evaluated(run(), 0, "a"), evaluated(run(), 0, "x", state="other"))
+    assert found is not None
+    assert found.point == Point(1, Stage.STATE, -1, "w")
+
+
+def test_a_state_that_follows_from_an_evaluation_comes_after_it() -> None:
+    other = evaluated(run(), 0, "x")
+    other.boundaries[2] = Boundary(step=2, state={"w": "other", "b": "b"})
+    found = compare(evaluated(run(), 0, "a"), other)
+    assert found is not None
+    assert found.point.stage is Stage.EVALUATION
 
 
 def test_a_state_that_was_built_otherwise_comes_before_all_steps() -> None:

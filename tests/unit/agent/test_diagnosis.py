@@ -135,3 +135,14 @@ def test_lines_that_go_through_a_set_are_found(tmp_path: Path) -> None:
         """,
     )
     assert source.set_loops([file]) == ["train.py:3", "train.py:5", "train.py:7"]
+
+
+def test_a_value_of_the_jobs_state_that_differs_is_shown_where_it_is_written(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("best = 0\nfor _ in job.epochs(2):\n    state.best = max(state.best, best)\n")
+    told = diagnosis.of_job_state(Point(3, Stage.STATE, -1, "job.state.best"), [str(script)])
+    assert told.told == "not every process puts the same into job.state.best"
+    assert told.evidence == ("train.py:3 writes state.best",)
+    assert "job.is_main" in told.advice

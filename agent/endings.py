@@ -61,12 +61,16 @@ def by_failure(at: Standpoint, memory: Memory) -> Verdict | None:
 
 def in_order(at: Standpoint, memory: Memory) -> Verdict | None:
     """All members have finished, or have left for a pause."""
-    view = at.view
-    base, newest = view.base, view.newest
+    base, newest = at.view.base, at.view.newest
     if base is None or newest is None or at.is_new_start:
         return None
-    if newest.pauses:
+    finished = _finished(at.view, memory, base)
+    if newest.pauses and (finished is None or finished.decision is None):
         return _paused(at, memory, base, newest)
+    return finished  # also where a pause came when nothing was left to do but the script's tail
+
+
+def _finished(view: JobView, memory: Memory, base: Commit) -> Verdict | None:
     main = view.gone.get(base.main) if base.main is not None else None
     if main is None or not main.finished:
         return None
@@ -84,7 +88,7 @@ def in_order(at: Standpoint, memory: Memory) -> Verdict | None:
         digest=main.digest,
         step=main.step,
     )
-    return Verdict(End(outcome), "finished: script ended", memory)
+    return Verdict(End(outcome, _stops(view)), "finished: script ended", memory)
 
 
 def _ended_in_order(view: JobView, worker: WorkerId) -> bool:
@@ -97,7 +101,7 @@ def _paused(at: Standpoint, memory: Memory, base: Commit, pause: Commit) -> Verd
     view = at.view
     if any(view.is_present(worker) for worker in base.workers):
         return None
-    stops = [wish_id for wish_id, wish in view.wishes.items() if wish.kind == "stop"]
+    stops = _stops(view)
     agents = {(worker.node, worker.incarnation) for worker in base.workers}
     newcomers = any(
         (node.record.node, node.record.incarnation) not in agents for node in view.nodes.values()
@@ -111,4 +115,9 @@ def _paused(at: Standpoint, memory: Memory, base: Commit, pause: Commit) -> Verd
         reason=pause.reason,
         step=max((ending.step for ending in left), default=0),
     )
-    return Verdict(End(outcome, tuple(stops)), f"stopped: {pause.reason}", memory)
+    return Verdict(End(outcome, stops), f"stopped: {pause.reason}", memory)
+
+
+def _stops(view: JobView) -> tuple[str, ...]:
+    """The wishes that any end of the job answers."""
+    return tuple(wish_id for wish_id, wish in view.wishes.items() if wish.kind == "stop")

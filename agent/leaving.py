@@ -13,7 +13,7 @@ from easyscale.agent.cause import first_cause, no_worker_can_start
 from easyscale.agent.events import Signalled
 from easyscale.agent.state import Phase, Stage, State, Turn
 from easyscale.errors import ExitCode
-from easyscale.model import JobState, Wish, encode
+from easyscale.model import JobState, Outcome, Wish, encode
 from easyscale.reports import EventKind
 
 #: After everything here has ended, the outcome is waited for so long.
@@ -60,6 +60,17 @@ def leave(turn: Turn, by: str, *, signal: int | None) -> None:
         news.announce(
             turn, EventKind.DRAINING, _drain_words(turn, by, len(members)), node=state.node
         )
+    in_tail = sum(w.phase is Phase.FINISHED for w in turn.state.workers.values())
+    if signal is not None and in_tail and not members:
+        news.announce(turn, EventKind.DRAINING, _tail_words(turn, by, in_tail), node=state.node)
+
+
+def _tail_words(turn: Turn, by: str, workers: int) -> str:
+    """The same where training is over and only the script's own end is left."""
+    if turn.state.signal == signal_numbers.SIGINT:
+        again = f"ctrl-c again kills its {words.count(workers, 'worker')}"
+        return f"all steps are done, the script's end is awaited; {again}"
+    return f"all steps are done, the script's end is awaited ({by})"
 
 
 def _drain_words(turn: Turn, by: str, workers: int) -> str:
@@ -189,13 +200,34 @@ def _settle_running(turn: Turn) -> None:
         return
     if state.commit is not None and state.commit.pauses and crew.was_member(state):
         _settle_paused(turn)
-    finished = [ending for ending in state.buried.values() if ending.finished]
     away_s = turn.now.s - state.away_s if state.away_s is not None else 0.0
-    if finished and away_s >= state.settings.timeouts.evict_after_s:
-        news.announce(
-            turn, EventKind.NOTE, "finished; etcd is away, so the outcome is not recorded"
-        )
-        _go(turn, ExitCode.DONE, "finished while etcd was away")
+    if away_s >= state.settings.timeouts.evict_after_s:
+        _finish_alone(turn)
+
+
+def _finish_alone(turn: Turn) -> None:
+    """Close with the digest where our script has ended and no store can be told of it."""
+    state = turn.state
+    finished = {who: ending for who, ending in state.buried.items() if ending.finished}
+    if not finished:
+        return
+    main = state.commit.main if state.commit is not None else None
+    ending = finished[main] if main in finished else next(iter(finished.values()))
+    outcome = Outcome(
+        state=JobState.FINISHED,
+        exit_code=ExitCode.DONE,
+        reason="script ended",
+        digest=ending.digest,
+        step=ending.step,
+    )
+    news.announce(
+        turn,
+        EventKind.NOTE,
+        "etcd is away, so the outcome is not recorded",
+        at_step=ending.step,
+    )
+    closing.conclude(turn, outcome, exit_code=int(ExitCode.DONE))
+    _go(turn, ExitCode.DONE, "finished while etcd was away")
 
 
 def _settle_paused(turn: Turn) -> None:

@@ -484,6 +484,26 @@ def test_stop_pauses_the_job_and_is_answered_by_its_outcome() -> None:
     assert ended.decision.wishes == ("stop-",)
 
 
+def test_a_pause_that_comes_in_the_scripts_tail_finds_the_job_finished() -> None:
+    job = running(A, B).wish("stop", by="ann")
+    pause = msgspec.structs.replace(commit(2, [A], mode=Mode.BOUNDARY), members=(), main=None)
+    job.committed(pause).gone(B, finished=True, signal=None, exit_code=0, step=9)
+    assert ask(job).decision is None
+    ended = ask(job.gone(A, finished=True, digest="aa", signal=None, exit_code=0, step=9))
+    assert isinstance(ended.decision, End)
+    assert ended.decision.outcome.state is JobState.FINISHED
+    assert ended.decision.outcome.digest == "aa"
+    assert ended.decision.wishes == ("stop-",)
+
+
+def test_a_main_that_is_killed_in_its_tail_leaves_a_pausing_job_unfinished() -> None:
+    pause = msgspec.structs.replace(commit(2, [A], mode=Mode.BOUNDARY), members=(), main=None)
+    job = running(A, B).committed(pause)
+    ended = ask(job.gone(A, drained=True).gone(B, finished=True, signal=None, exit_code=0))
+    assert isinstance(ended.decision, End)
+    assert ended.decision.outcome.state is JobState.STOPPED
+
+
 def test_a_loss_during_a_pause_is_answered_and_the_pause_planned_again() -> None:
     job = running(A, B).wish("stop", by="ann")
     pause = msgspec.structs.replace(commit(2, [A], mode=Mode.BOUNDARY), members=(), main=None)

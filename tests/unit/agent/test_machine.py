@@ -901,6 +901,37 @@ def test_the_outcome_of_a_paused_job_is_waited_for() -> None:
     assert (summary.step, summary.epochs) == (8, None)  # those of the whole job are not over
 
 
+def test_a_signal_in_the_scripts_tail_exits_with_0_where_the_job_finished() -> None:
+    agent = Agent().running()
+    agent.take(said(W0, finished()), said(W1, finished()), events.Signalled(number=15))
+    told = [line.reason for line in agent.announced if line.event == EventKind.DRAINING]
+    assert told == ["all steps are done, the script's end is awaited (SIGTERM, 30 s grace)"]
+    agent.exits(W0, code=0)
+    agent.exits(W1, code=0)
+    outcome = Outcome(
+        state=JobState.FINISHED, exit_code=0, reason="script ended", digest="ab", step=9
+    )
+    done = agent.view(Job().committed(commit(1, [W0, W1])).outcome(outcome))
+    assert of(done, actions.Exit)[0].code == 0
+    assert of(done, actions.Conclude)[0].summary.digest == "ab"
+
+
+def test_a_job_that_finishes_while_etcd_is_away_closes_with_its_digest() -> None:
+    agent = Agent().running()
+    agent.take(events.StoreAway(reason="no answer"))
+    agent.take(said(W0, finished()), said(W1, finished()))
+    agent.exits(W0, code=0)
+    agent.exits(W1, code=0)
+    assert of(agent.tick(), actions.Exit) == []
+    agent.now += agent.state.settings.timeouts.evict_after_s
+    done = agent.tick()
+    assert of(done, actions.Exit)[0].code == 0
+    summary = of(done, actions.Conclude)[0].summary
+    assert (summary.finished, summary.step, summary.digest) == (True, 9, "ab")
+    notes = [line.reason for line in agent.announced if line.event == EventKind.NOTE]
+    assert notes == ["etcd is away, so the outcome is not recorded"]
+
+
 def test_a_wish_drains_this_node_without_a_grace() -> None:
     agent = Agent().running(members=(W0, W1, OTHER))
     agent.view(Job().committed(commit(1, [W0, W1, OTHER])).wish("drain", "a", by="ann"))

@@ -190,7 +190,14 @@ def verify(job: str | None, snapshots: tuple[str, ...], **asked: Any) -> int:
                 output.show(lines)
         if output.as_json:
             output.say(verdicts_json(found.job, verdicts))
-    return ExitCode.JOB_FAILED if any(verdict.fault for verdict in verdicts) else ExitCode.DONE
+    return _exit_code(verdicts)
+
+
+def _exit_code(verdicts: Sequence[Verdict]) -> int:
+    """Nothing is damaged, and unless there was nothing to read, something has been read."""
+    is_unread = bool(verdicts) and all(verdict.is_gone for verdict in verdicts)
+    is_bad = is_unread or any(verdict.fault for verdict in verdicts)
+    return ExitCode.JOB_FAILED if is_bad else ExitCode.DONE
 
 
 def _verdicts(
@@ -210,7 +217,12 @@ def _verdicts(
                 assert isinstance(inspected, Inspected)
                 fault, tensors = inspected.fault, inspected.tensors
                 took_s = inspected.seconds
-            if fault and entry.state is not SnapshotState.UNFINISHED:
+            # A job that runs removes its old ones meanwhile, in one step.
+            was_whole = entry.state is not SnapshotState.UNFINISHED
+            is_gone = bool(fault) and was_whole and not Path(entry.path).is_dir()
+            if is_gone:
+                fault = ""
+            elif fault and was_whole:
                 cure = f"skipped by restore; easyscale snapshots prune {found.job} --damaged"
             yield Verdict(
                 name=_called(entry, entries),
@@ -219,6 +231,7 @@ def _verdicts(
                 took_s=took_s,
                 fault=fault,
                 cure=cure,
+                is_gone=is_gone,
             )
 
 

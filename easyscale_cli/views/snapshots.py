@@ -51,6 +51,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float
     fault: str = ""
     cure: str = ""
+    #: Its job, or a person, removed it before it was read: no fault, and no proof either.
+    is_gone: bool = False
+
+    @property
+    def state(self) -> str:
+        return "gone" if self.is_gone else "damaged" if self.fault else "verified"
 
 
 class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +151,9 @@ def _state(state: str, glyphs: Glyphs) -> Line:
 
 def verdict_lines(verdict: Verdict, *, cells: int, glyphs: Glyphs) -> list[Line]:
     """What one snapshot proved to be; a damaged one with what follows from it."""
+    if verdict.is_gone:
+        lead = line(Span(glyphs.left, Role.QUIET), f" {glyphs.name(verdict.name)}  ")
+        return hang(lead, wrap(line("was removed before it was read"), cells - width(lead)))
     is_good = not verdict.fault
     mark = Span(glyphs.done, Role.GOOD) if is_good else Span(glyphs.failed, Role.FAILED)
     lead = line(mark, f" {glyphs.name(verdict.name)}  ")
@@ -302,7 +311,7 @@ def verdicts_json(job: str, verdicts: Sequence[Verdict]) -> str:
             "bytes": each.bytes,
             "tensors": each.tensors,
             "seconds": each.took_s,
-            "state": "damaged" if each.fault else "verified",
+            "state": each.state,
             "reason": each.fault,
         }
         for each in verdicts

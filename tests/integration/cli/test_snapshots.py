@@ -1,15 +1,19 @@
 """`easyscale snapshots` on a folder that a job has left: read whole, compared, tidied."""
 
 import json
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from easyscale.inspection import Answer, Request
 from easyscale.model import Determinism, GenerationNumber, WorkerId
 from easyscale.runtime.snapshots import Origin, write_snapshot
 from easyscale.runtime.state import Place, State
+from easyscale_cli.inspecting import ask_runtime
+from easyscale_cli.main import run
 from tests.support.processes import Outcome, run_easyscale
 
 FIXED = {
@@ -85,6 +89,26 @@ def test_verify_reads_everything_and_ends_with_1_for_what_is_damaged(runs: Path)
     good = snapshots(runs, "verify", "bert", "20", "step-00000030")
     assert good.code == 0, good.stderr
     assert good.stdout.count("1 tensor, blake2b and digest agree") == 2
+
+
+def test_what_the_job_removes_meanwhile_is_no_damage(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A running job keeps its newest few; reading one takes longer than the next takes to come."""
+    monkeypatch.chdir(runs.parent)
+    path = next((runs / "bert").glob("step-00000010-*"))
+
+    def removed_before(request: Request, *, sizes: Sequence[int]) -> Generator[Answer]:
+        path.rename(path.with_name(f".{path.name}.deleted"))
+        return ask_runtime(request, sizes=sizes)
+
+    monkeypatch.setattr("easyscale_cli.commands.snapshots.ask_runtime", removed_before)
+    assert run(["snapshots", "verify", "bert", "10", "20", "--json"]) == 0
+    answer = json.loads(capfd.readouterr().out)
+    assert [row["state"] for row in answer["snapshots"]] == ["gone", "verified"]
+    path.with_name(f".{path.name}.deleted").rename(path)
+    assert run(["snapshots", "verify", "bert", "10"]) == 1
+    assert "step-00000010  was removed before it was read" in capfd.readouterr().out
 
 
 def test_nothing_in_a_snapshot_is_executed(runs: Path) -> None:

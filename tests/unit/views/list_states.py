@@ -183,6 +183,7 @@ SNAPSHOTS = (
 FOOTER = "restore would take step-00006400; keeps 3, so 6,000 goes after 6,600"
 VERDICTS = (
     Verdict(name="step-00006400", bytes=98_100_000, tensors=62, took_s=0.21),
+    Verdict(name="step-00006200", bytes=98_100_000, tensors=None, took_s=0.0, is_gone=True),
     Verdict(
         name="step-00006000",
         bytes=98_100_000,

@@ -109,6 +109,7 @@ def test_a_verdict_reads_as_drawn() -> None:
     ]
     assert text(rows) == (
         "✓ step-00006400  98.1 MB, 62 tensors, blake2b and digest agree, 0.21 s\n"
+        "− step-00006200  was removed before it was read\n"  # noqa: RUF001 - as it is shown
         "✗ step-00006000  state.pt: blake2b of bytes 41,943,040 to 46,137,344 differs\n"
         "                 → skipped by restore; easyscale snapshots prune --damaged\n"
     )

@@ -197,7 +197,9 @@ def _next_steps(
             f"then on {worker.node}: easyscale doctor",
         )
     resumes = f"it resumes at step {snapshot.step:,}" if snapshot else "it starts from step 0"
-    steps = [f"fix it, then run the same command again: {resumes}"]
+    named = snapshot is None or settings.job_is_named
+    with_name = "" if named else f" with --job-id {settings.job_id}"
+    steps = [f"fix it, then run the same command again{with_name}: {resumes}"]
     if cause.failure.hint:
         steps.insert(0, cause.failure.hint)
     if cause.failure.rank is not None and cause.blames == "script" and settings.script.path:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from easyscale.agent import news
 from easyscale.agent.actions import Conclude, ShowProgress
+from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.state import OwnWorker, Turn
-from easyscale.model import JobState, Outcome, metrics_as_numbers
+from easyscale.model import JobState, Outcome, SnapshotRecord, metrics_as_numbers
 from easyscale.reports import EventKind, Progress, Summary
 
 #: Progress is shown at most this often.
@@ -124,6 +125,15 @@ def conclude(turn: Turn, outcome: Outcome, *, exit_code: int) -> None:
                 snapshot_path=snapshot.path if snapshot else "",
                 log_dir=state.settings.log_dir,
                 reason=outcome.reason,
+                goes_on="" if finished else _goes_on(turn.state.settings, snapshot),
             )
         )
     )
+
+
+def _goes_on(settings: LaunchSettings, snapshot: SnapshotRecord | None) -> str:
+    """What to type for the rest; another launch without a name would be another job."""
+    if snapshot is None:
+        return ""
+    with_name = "" if settings.job_is_named else f" with --job-id {settings.job_id}"
+    return f"the same command{with_name} goes on from step {snapshot.step:,}"

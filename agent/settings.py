@@ -145,6 +145,8 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_name: str
     #: The person chose the name: it is refused when taken instead of getting a number.
     node_is_chosen: bool
+    #: By a person, so that the same command goes on with the job.
+    job_is_named: bool = True
     script: ScriptTarget
     working_directory: str
     environment: Mapping[str, str]

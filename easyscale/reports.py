@@ -147,6 +147,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_path: str
     log_dir: str
     reason: str
+    #: How a job that did not finish is gone on with.
+    goes_on: str = ""
 
 
 class Source(msgspec.Struct, frozen=True):

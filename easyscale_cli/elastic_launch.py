@@ -37,6 +37,7 @@ def read_elastic(
     graces = [asked["shutdown_timeout"], asked["grace"], _DEFAULT_GRACE_S]
     return LaunchSettings(
         job_id=job_id,
+        job_is_named=asked["job_id"] is not None,
         node_name=check_name(asked["node_name"] or host_name(environ), what="node name"),
         node_is_chosen=asked["node_name"] is not None,
         script=target,

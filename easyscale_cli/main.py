@@ -123,7 +123,9 @@ def _print_error(message: str, *, hint: str) -> None:
 
     look = look_of(sys.stderr, color=ColorChoice.AUTO, ascii_asked=False, environ=os.environ)
     outlet = FileOutlet(sys.stderr.fileno(), sys.stderr.encoding)
-    for line in error_lines(message, hint, cells=outlet.cells(), glyphs=look.glyphs):
+    # What reads a pipe or a file looks for one line each.
+    cells = outlet.cells() if sys.stderr.isatty() else sys.maxsize
+    for line in error_lines(message, hint, cells=cells, glyphs=look.glyphs):
         outlet.write(paint(line, look.palette) + "\n")
 
 

@@ -161,6 +161,8 @@ def _kept(summary: Summary, page: Page) -> list[Line]:
         )
     if summary.log_dir:
         rows += label("logs", [page.glyphs.name(summary.log_dir)], page)
+    if summary.goes_on:
+        rows += label("next", [page.glyphs.prose(summary.goes_on)], page)
     return rows
 
 

@@ -247,6 +247,10 @@ def _drained(told: _Told) -> list[str]:
 
 
 def _draining(told: _Told) -> list[str]:
+    return [told.reason.removeprefix("draining ")]  # the gutter says it
+
+
+def _noted(told: _Told) -> list[str]:
     return [told.reason]
 
 
@@ -342,7 +346,7 @@ _VERBS: Final[Mapping[EventKind, _Verb]] = {
     EventKind.STORE_BACK: _Verb("Met", Role.GOOD_NAME, _store_back),
     EventKind.SNAPSHOT: _Verb("Snapshot", Role.GOOD_NAME, _snapshot),
     EventKind.SNAPSHOT_FAILED: _Verb("Snapshot", Role.NAME, _snapshot_failed, looks=True),
-    EventKind.NOTE: _Verb("note", Role.QUIET, _draining),
+    EventKind.NOTE: _Verb("note", Role.QUIET, _noted),
 }
 
 

@@ -143,6 +143,16 @@ def test_the_box_says_where_the_job_goes_on_and_how_to_look_closer() -> None:
     assert box.excerpt == (SourceLine(41, "        raise ValueError(...)"),)
 
 
+def test_a_job_that_nobody_named_is_gone_on_with_by_its_name() -> None:
+    nameless = msgspec.structs.replace(SETTINGS, job_is_named=False)
+    box = first_cause(cause(), exit_code=1, settings=nameless, snapshot=SNAPSHOT, generation=None)
+    assert box.next_steps[0] == (
+        "fix it, then run the same command again with --job-id job: it resumes at step 6,400"
+    )
+    anew = first_cause(cause(), exit_code=1, settings=nameless, snapshot=None, generation=None)
+    assert anew.next_steps[0] == "fix it, then run the same command again: it starts from step 0"
+
+
 def test_a_worker_that_was_not_let_start_has_no_log_to_name() -> None:
     refused = cause()
     failure = msgspec.structs.replace(refused.failure, log="")

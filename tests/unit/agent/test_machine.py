@@ -845,11 +845,19 @@ def test_a_signal_on_the_only_node_is_one_line_though_the_job_pauses_by_it() -> 
 def test_a_second_signal_kills_and_exits_with_128_and_its_number() -> None:
     agent = Agent().running()
     agent.take(events.Signalled(number=2))
+    agent.now += 1.0
     done = agent.take(events.Signalled(number=2))
     assert {kill.worker for kill in of(done, actions.KillWorker)} == {W0, W1}
     agent.exits(W0, signal=9)
     done = agent.exits(W1, signal=9)
     assert of(done, actions.Exit)[0].code == 130
+
+
+def test_a_signal_that_reaches_the_process_and_its_group_drains_as_one() -> None:
+    agent = Agent().running()
+    agent.take(events.Signalled(number=15))
+    agent.now += 0.1
+    assert agent.take(events.Signalled(number=15)) == []
 
 
 def test_the_grace_ends_hard() -> None:
@@ -899,6 +907,19 @@ def test_the_outcome_of_a_paused_job_is_waited_for() -> None:
     assert of(done, actions.Exit)[0].code == 143
     summary = of(done, actions.Conclude)[0].summary
     assert (summary.step, summary.epochs) == (8, None)  # those of the whole job are not over
+
+
+@pytest.mark.parametrize(("is_named", "words"), [(True, ""), (False, " with --job-id job")])
+def test_a_paused_job_says_by_what_command_it_goes_on(*, is_named: bool, words: str) -> None:
+    agent = Agent(launch_settings(job_is_named=is_named)).running()
+    agent.take(events.Signalled(number=15))
+    for who in (W0, W1):
+        agent.take(said(who, Drained(generation=number(2), step=8)))
+        agent.exits(who, code=0)
+    outcome = Outcome(state=JobState.STOPPED, exit_code=0, reason="node a (SIGTERM)", step=8)
+    job = Job().committed(commit(1, [W0, W1])).snapshot(8).outcome(outcome)
+    summary = of(agent.view(job), actions.Conclude)[0].summary
+    assert summary.goes_on == f"the same command{words} goes on from step 8"
 
 
 def test_a_signal_in_the_scripts_tail_exits_with_0_where_the_job_finished() -> None:

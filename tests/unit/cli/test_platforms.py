@@ -1,10 +1,10 @@
-"""Where a command cannot work it says what does."""
+"""Where a command cannot work it says what does, in as many lines as the reader can use."""
 
 import pytest
 
 from easyscale.errors import ScriptError, UsageError
 from easyscale.runtime.settings import refuse_platform as refuse_platform_of_a_script
-from easyscale_cli.main import refuse_platform
+from easyscale_cli.main import refuse_platform, run
 
 
 def test_linux_takes_every_command() -> None:
@@ -27,3 +27,13 @@ def test_on_windows_wsl_is_named() -> None:
     assert "WSL2" in met.value.hint
     with pytest.raises(ScriptError, match="this is Windows"):
         refuse_platform_of_a_script("win32")
+
+
+def test_what_is_no_terminal_gets_an_error_in_one_line_however_long(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["launch", "--logical-workers", "4", "--snapshot-every", "5m", "x.py"]) == 2
+    told = capfd.readouterr().err.splitlines()
+    assert [row[:6] for row in told] == ["error:", "  try:"]
+    assert told[0].endswith("neither a number of steps nor seconds such as 300s")
+    assert len(told[0]) > 80

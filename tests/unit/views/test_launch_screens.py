@@ -265,3 +265,18 @@ def test_text_of_a_node_cannot_steer_the_terminal() -> None:
 )
 def test_an_exit_code_is_told_in_words_with_its_number(code: int, words: str) -> None:
     assert exit_words(code) == words
+
+
+def test_draining_is_said_once_and_the_way_on_last() -> None:
+    draining = msgspec.structs.replace(
+        states.JOINED, event=EventKind.DRAINING, reason="draining this node at step 6,413", facts={}
+    )
+    told = text(event_lines(draining, Page(80, UNICODE)))
+    assert told.strip() == "draining this node at step 6,413"
+    assert (
+        text(summary_lines(states.PAUSED, Page(120, UNICODE)))
+        .rstrip()
+        .endswith(
+            "        next the same command with --job-id resnet50-1f9c07 goes on from step 10,000"
+        )
+    )

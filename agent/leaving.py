@@ -20,11 +20,16 @@ from easyscale.reports import EventKind
 OUTCOME_WAIT_S = 10.0
 #: Others read the outcome from the store that this agent serves for so long.
 SERVE_ON_S = 5.0
+#: `timeout`, `uv run` and others signal a process and its group: so soon after it is the same word.
+ECHO_S = 0.5
 _IDLE = (Phase.FORKING, Phase.STARTING, Phase.STANDBY)
 
 
 def signalled(turn: Turn, event: Signalled) -> None:
     """First: drain this node. Second: end its workers now."""
+    if turn.now.s - turn.state.signalled_s < ECHO_S:
+        return
+    turn.set(signalled_s=turn.now.s)
     name = words.signal_name(event.number)
     if turn.state.signal is not None or turn.state.stage is Stage.ENDING:
         turn.set(signal=event.number)

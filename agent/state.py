@@ -240,6 +240,7 @@ class State(msgspec.Struct, frozen=True):
     shown_s: float = -1e9
     waiting_s: float = -1e9
     signal: int | None = None
+    signalled_s: float = -1e9
     leave_by_s: float | None = None
     is_forced: bool = False
     drained_s: float | None = None

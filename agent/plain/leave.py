@@ -21,6 +21,8 @@ from easyscale.reports import EventKind
 
 #: A wait for other nodes is told this often.
 TELL_WAITING_S = 1.0
+#: `timeout`, `uv run` and others signal a process and its group: so soon after it is the same word.
+ECHO_S = 0.5
 
 
 def stop_workers(turn: Turn, reason: str, *, number: int = signal.SIGTERM) -> None:
@@ -91,6 +93,9 @@ def take_signal(turn: Turn, number: int) -> None:
         if state.running:
             turn.do(actions.SignalWorkers(local_ranks=state.running, number=number))
         return
+    if turn.now.s - state.signalled_s < ECHO_S:
+        return
+    turn.set(signalled_s=turn.now.s)
     if state.phase is Phase.LEAVING:
         turn.set(kill_s=None)
         turn.do(actions.KillWorkers(local_ranks=state.running))

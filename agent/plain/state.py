@@ -56,6 +56,7 @@ class State:
     kill_s: float | None = None
     #: The stop signal that this agent was sent first.
     signal: int | None = None
+    signalled_s: float = -1e9
     sight: Sight = field(default_factory=Sight)
     leads: bool = False
     #: Since when the same nodes are there, and since when they are too few.

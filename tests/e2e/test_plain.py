@@ -116,6 +116,7 @@ def test_a_second_ctrl_c_does_not_wait(both_up: Run) -> None:
     below = both_up.descendants()
     both_up.signal(signal.SIGINT)
     both_up.wait_for("SIGINT passed on to 2 workers")
+    time.sleep(0.6)  # sooner it would be the same word, sent to the process and to its group
     both_up.signal(signal.SIGINT)
     assert both_up.wait(15) == 130
     assert gone(below)

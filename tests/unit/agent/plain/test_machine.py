@@ -98,8 +98,14 @@ def test_a_stop_signal_is_passed_on_as_it_is_and_ends_with_its_number() -> None:
 def test_a_second_stop_signal_kills() -> None:
     agent = running()
     agent.feed(events.Signalled(number=signal.SIGTERM))
-    done = list(agent.feed(events.Signalled(number=signal.SIGTERM)))
+    done = list(agent.feed(events.Signalled(number=signal.SIGTERM), after_s=1.0))
     assert done == [actions.KillWorkers(local_ranks=(0, 1))]
+
+
+def test_a_signal_that_reaches_the_process_and_its_group_is_one() -> None:
+    agent = running()
+    agent.feed(events.Signalled(number=signal.SIGTERM))
+    assert list(agent.feed(events.Signalled(number=signal.SIGTERM), after_s=0.1)) == []
 
 
 def test_another_signal_is_passed_on_and_the_job_goes_on() -> None:

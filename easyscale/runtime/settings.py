@@ -121,12 +121,15 @@ def refuse_foreign_launcher(environment: Mapping[str, str]) -> None:
     """Refuse to run beside ranks that somebody else has given out."""
     found = [name for name in _FOREIGN_RANKS if name in environment]
     if found:
-        raise ScriptError(
+        hint = "easyscale launch SCRIPT --logical-workers N"
+        refused = ScriptError(
             f"easyscale.init was called in a worker of another launcher ({found[0]} is set): "
             "each of its processes would train the whole job",
-            hint="easyscale launch SCRIPT --logical-workers N",
+            hint=hint,
             see=Paragraph.LAUNCH,
         )
+        refused.add_note(f"try: {hint}")  # the other launcher shows python's own traceback
+        raise refused
 
 
 def _named_by(name: str, value: object, environment: Mapping[str, str]) -> str:

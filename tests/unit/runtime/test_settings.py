@@ -85,8 +85,9 @@ def test_alone_the_environment_wins_over_the_script() -> None:
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"])
 def test_another_launchers_ranks_are_refused(name: str) -> None:
-    with pytest.raises(ScriptError, match=f"another launcher \\({name} is set\\)"):
+    with pytest.raises(ScriptError, match=f"another launcher \\({name} is set\\)") as caught:
         alone(NOTHING, {name: "1"}, lambda _: None)
+    assert caught.value.__notes__ == ["try: easyscale launch SCRIPT --logical-workers N"]
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", ""])

@@ -111,7 +111,10 @@ class FirstCause(msgspec.Struct, frozen=True, kw_only=True):
     excerpt: tuple[SourceLine, ...]
     hidden_frames: int
     why_ended: str
+    #: Other workers that ended because of it.
     victims: int
+    #: Other workers that failed by themselves before they were stopped; None: none of them did.
+    also_failed: int | None = None
     snapshot: str
     log: str
     next_steps: tuple[str, ...]

@@ -120,7 +120,8 @@ def _after(
     if is_charged:
         fault = first_fault(faults)
         if fault.is_hopeless or restarts > terms.max_restarts:
-            return _failed(stopping, fault, terms)
+            failed = sum(report.failed for report in sight.reports.values())
+            return _failed(stopping, fault, terms, also=max(failed - 1, 0))
     if len(sight.staying) < terms.min_nodes:
         return _too_few(sight, terms, waited, patience)
     reason = f"restart {restarts} of {terms.max_restarts}" if is_charged else stopping.reason
@@ -190,8 +191,8 @@ def first_fault(faults: list[Fault]) -> Fault:
     return min(faults, key=lambda fault: fault.is_victim)
 
 
-def _failed(stopping: Round, fault: Fault, terms: Terms) -> Outcome:
-    others = stopping.world_size - 1
+def _failed(stopping: Round, fault: Fault, terms: Terms, *, also: int) -> Outcome:
+    others = max(stopping.world_size - 1 - also, 0)
     if fault.is_hopeless:
         why = "it would fail the same way again: not restarted"
     elif terms.max_restarts:
@@ -204,6 +205,7 @@ def _failed(stopping: Round, fault: Fault, terms: Terms) -> Outcome:
         fault=fault,
         restarts=stopping.restarts,
         victims=others,
+        also_failed=also,
     )
 
 

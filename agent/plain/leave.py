@@ -13,6 +13,7 @@ from easyscale.agent.plain.verdict import (
     by_signal,
     first_cause,
     first_own_fault,
+    own_faults,
     summary,
 )
 from easyscale.agent.words import signal_name
@@ -60,7 +61,11 @@ def all_ended(turn: Turn) -> None:
     else:
         said = ReportState.STOPPED
     report = Report(
-        round=state.round.number, incarnation=state.incarnation, state=said, fault=fault
+        round=state.round.number,
+        incarnation=state.incarnation,
+        state=said,
+        fault=fault,
+        failed=own_faults(state.faults),
     )
     # RUNNING or STOPPING -> MEETING: what follows is the leader's to say.
     turn.set(phase=Phase.MEETING, told_waiting_s=turn.now.s)

@@ -24,7 +24,7 @@ from easyscale.agent.plain.values import (
     Round,
     RoundPhase,
 )
-from easyscale.agent.plain.verdict import first_own_fault
+from easyscale.agent.plain.verdict import first_own_fault, own_faults
 from easyscale.reports import EventKind
 
 #: After a first failure others that failed by themselves are still heard: one may be the cause.
@@ -290,5 +290,6 @@ def _failed(state: State) -> Report:
         incarnation=state.incarnation,
         state=ReportState.FAILED,
         fault=first_own_fault(state.faults),
+        failed=own_faults(state.faults),
         is_over=False,
     )

@@ -111,6 +111,8 @@ class Report(Record, frozen=True, kw_only=True):
     incarnation: str
     state: ReportState
     fault: Fault | None = None
+    #: Its workers that failed by themselves before any was stopped.
+    failed: int = 0
     #: All of its workers have ended; False: one has failed and others may still run.
     is_over: bool = True
 
@@ -122,8 +124,10 @@ class Outcome(Record, frozen=True, kw_only=True):
     reason: str
     fault: Fault | None = None
     restarts: int = 0
-    #: Other workers that were stopped for it.
+    #: Other workers that ended because of it.
     victims: int = 0
+    #: Other workers that failed by themselves.
+    also_failed: int = 0
     #: A person stopped it before its scripts had ended.
     is_stop: bool = False
 

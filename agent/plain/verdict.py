@@ -18,6 +18,11 @@ def first_own_fault(faults: Sequence[Fault]) -> Fault | None:
     return min(faults, key=lambda fault: fault.is_victim, default=None)
 
 
+def own_faults(faults: Sequence[Fault]) -> int:
+    """How many failed by themselves."""
+    return sum(not fault.is_victim for fault in faults)
+
+
 def first_cause(settings: PlainSettings, outcome: Outcome, *, round_number: int) -> FirstCause:
     """The box that every node shows last."""
     fault = outcome.fault
@@ -40,6 +45,7 @@ def first_cause(settings: PlainSettings, outcome: Outcome, *, round_number: int)
         hidden_frames=fault.hidden_frames,
         why_ended=outcome.reason,
         victims=outcome.victims,
+        also_failed=outcome.also_failed,
         snapshot="",
         log=f"{fault.node}:{fault.log}" if fault.log else "",
         next_steps=_next_steps(settings, fault),

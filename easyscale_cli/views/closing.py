@@ -271,14 +271,13 @@ def _excerpt_line(cause: FirstCause, index: int, page: Page) -> Line:
 
 
 def _story(cause: FirstCause, page: Page) -> list[Line]:
-    others = numbers.counted(cause.victims, "other worker")
-    victims = f"{others}, stopped by us; none failed by itself" if cause.victims else ""
     same = ""
     if cause.log and cause.rank is not None and cause.step is not None:
         same = f"easyscale logs {cause.job} --rank {cause.rank}   the same from any node"
     rows = [
         *_told("why ended", [line(page.glyphs.prose(cause.why_ended))], page),
-        *_told("victims", [line(victims)], page),
+        *_told("also", [line(_also(cause))], page),
+        *_told("victims", [line(_victims(cause))], page),
         *_told("snapshot", _facts_of(cause.snapshot, page), page),
         *_told(
             "log", [line(page.glyphs.name(cause.log)), command_and_note(same, page.glyphs)], page
@@ -287,6 +286,21 @@ def _story(cause: FirstCause, page: Page) -> list[Line]:
     hints = [command_and_note(text, page.glyphs) for text in cause.next_steps]
     parts = [rows, _told("next", hints, page)]
     return [row for part in parts if part for row in [(), *part]]
+
+
+def _also(cause: FirstCause) -> str:
+    if not cause.also_failed:
+        return ""
+    return f"{numbers.counted(cause.also_failed, 'other worker')} failed before any was stopped"
+
+
+def _victims(cause: FirstCause) -> str:
+    if not cause.victims:
+        return ""
+    others = numbers.counted(cause.victims, "other worker")
+    if cause.also_failed is None:
+        return f"{others}, stopped by us; none failed by itself"
+    return f"{others}, ended by the loss of a peer or by us"
 
 
 def _facts_of(text: str, page: Page) -> list[Line]:

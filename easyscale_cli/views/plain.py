@@ -184,6 +184,7 @@ def first_cause_fields(cause: FirstCause, facts: Mapping[str, Fact]) -> dict[str
         },
         "why_ended": cause.why_ended,
         "victims": cause.victims,
+        "also_failed": cause.also_failed or 0,
         "next": cause.next_steps,
     }
 

@@ -27,7 +27,12 @@ CAUSE = fault(
     log="runs/job/logs/job_k2x/attempt_1/1/stderr.log",
 )
 FAILED = Outcome(
-    exit_code=1, reason="1 of 1 restarts are spent", fault=CAUSE, restarts=1, victims=3
+    exit_code=1,
+    reason="1 of 1 restarts are spent",
+    fault=CAUSE,
+    restarts=1,
+    victims=2,
+    also_failed=1,
 )
 
 

@@ -102,6 +102,18 @@ def test_what_fails_the_same_at_every_start_is_not_tried_again() -> None:
     assert "not restarted" in final.reason
 
 
+def test_workers_that_failed_beside_the_first_are_no_victims_of_it() -> None:
+    wanted = terms(2, 2)
+    running = round_of(Sight(offers=(A, B)), wanted)
+    reports = {
+        name: msgspec.structs.replace(report(running, ReportState.FAILED, failed=why), failed=2)
+        for name, why in (("a", fault(0)), ("b", fault(2, node="b")))
+    }
+    seen = Sight(offers=(A, B), round=stopping(running), reports=reports)
+    final = outcome_of(seen, wanted)
+    assert (running.world_size, final.also_failed, final.victims) == (4, 3, 0)
+
+
 def test_the_first_cause_is_no_victim() -> None:
     lost = fault(0, is_victim=True)
     cause = fault(3, node="b")

@@ -81,6 +81,14 @@ def test_a_victim_waits_for_the_failure_behind_it() -> None:
     assert agent.feed(events.Ticked(), after_s=0.5) == []
     (published,) = of(ends(agent, 1, fault(1)), actions.Publish)
     assert published.report.fault == fault(1)
+    assert published.report.failed == 1
+
+
+def test_all_that_failed_by_themselves_are_counted() -> None:
+    agent = running()
+    ends(agent, 0, fault(0))
+    (published,) = of(ends(agent, 1, fault(1)), actions.Publish)
+    assert published.report.failed == 2
 
 
 def test_a_stop_signal_is_passed_on_as_it_is_and_ends_with_its_number() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from easyscale.agent.plain.settings import PlainSettings
 from easyscale.agent.settings import LaunchSettings, StoreSettings
@@ -12,7 +12,10 @@ from easyscale_cli.parameters import NodeRange
 from easyscale_cli.scripts import check_module, check_script
 from easyscale_cli.torchrun_flags import check_flags
 
-#: What nodes call their job when nobody names it and nobody else can come to their etcd.
+if TYPE_CHECKING:
+    from easyscale.agent.plain.settings import StaticPlace
+
+#: What nodes call their job when nobody names it, with the port at which they meet.
 _NAMELESS = "none"
 
 
@@ -56,14 +59,15 @@ def _read_plain(
     from easyscale_cli.plain_launch import Shared, nodes_of, read_plain_settings, static_place
 
     nodes = nodes_of(asked)
-    is_static = static_place(asked, nodes, workers=after.logical_workers) is not None
+    place = static_place(asked, nodes, workers=after.logical_workers)
+    is_static = place is not None
     store = StoreSettings()
     if nodes.most != 1 and not is_static:  # one node has nobody to meet, whatever is said of where
         store = store_of(asked, nodes=nodes, password=password_of(environ))
         if not store.endpoints:
             raise UsageError("several nodes need an etcd to meet at", hint="--etcd HOST:2379")
     shared = Shared(
-        job_id=asked["job_id"] or _plain_job_id(script, asked, nodes, is_static=is_static),
+        job_id=asked["job_id"] or _plain_job_id(script, asked, nodes, place=place, store=store),
         node_name=asked["node_name"] or host_name(environ),
         store=store,
         logical_workers=after.logical_workers,
@@ -73,18 +77,23 @@ def _read_plain(
 
 
 def _plain_job_id(
-    script: str, asked: Mapping[str, Any], nodes: NodeRange, *, is_static: bool
+    script: str,
+    asked: Mapping[str, Any],
+    nodes: NodeRange,
+    *,
+    place: "StaticPlace | None",
+    store: StoreSettings,
 ) -> str:
-    """A new name, or the one by which nodes that meet at an etcd of their own find each other."""
+    """A new name, or one that all nodes of a nameless job find: their port is the same."""
     if nodes.most == 1:
         return new_job_id(script)
-    if is_static:
-        return _NAMELESS
+    if place is not None:
+        return f"{_NAMELESS}-{place.master_port}"
     if asked["rdzv_backend"] != "c10d":
         raise UsageError(
             "nodes of a job find each other by its name", hint="--rdzv-id NAME, the same on each"
         )
-    return _NAMELESS
+    return f"{_NAMELESS}-{store.serve_at.rpartition(':')[2]}"
 
 
 class ScriptArguments(NamedTuple):

@@ -64,7 +64,9 @@ FLAGS: Final = (
         _works("as in plain mode; static is refused"),
     ),
     Flag("--rdzv-endpoint", "etcd", _works("etcd's, or with c10d the serving agent's"), _works()),
-    Flag("--rdzv-id", "job_id", _works(), _works()),
+    Flag(
+        "--rdzv-id", "job_id", _works("default a new name, or none-PORT on several nodes"), _works()
+    ),
     Flag(
         "--rdzv-conf",
         "rdzv_conf",

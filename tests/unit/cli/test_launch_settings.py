@@ -283,13 +283,15 @@ def test_one_node_with_a_port_has_a_name_by_which_commands_find_it(script: str) 
     names = {plain_of("--master-port", "29501", script).job_id for _ in range(2)}
     assert len(names - {"none"}) == 2
     two = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "head")
-    assert plain_of(*two, script).job_id == "none", "the same on nodes that do not meet"
+    assert plain_of(*two, script).job_id == "none-29500", "the same on nodes that do not meet"
 
 
 def test_nodes_meet_at_an_etcd_of_their_own_without_a_name(script: str) -> None:
     words = ("--nnodes", "1:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "head")
     settings = plain_of(*words, "--rdzv-conf", "last_call_timeout=7,is_host=1", script)
-    assert (settings.job_id, settings.meets) == ("none", True)
+    assert (settings.job_id, settings.meets) == ("none-29400", True)
+    here = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:77")
+    assert plain_of(*here, script).job_id == "none-77", "two jobs on one machine have two names"
     assert settings.store.serve_at == "head:29400"
     assert (settings.min_nodes, settings.max_nodes, settings.last_call_s) == (1, 4, 7.0)
 

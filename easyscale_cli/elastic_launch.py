@@ -13,7 +13,13 @@ from easyscale.errors import UsageError
 from easyscale.messages import ScriptTarget
 from easyscale.model import Determinism
 from easyscale.rendezvous.keys import check_name
-from easyscale_cli.meeting_place import host_name, new_job_id, password_of, store_of
+from easyscale_cli.meeting_place import (
+    host_name,
+    nameless_nodes,
+    new_job_id,
+    password_of,
+    store_of,
+)
 from easyscale_cli.parameters import NodeRange, SnapshotPeriod, parse_layout, read_rendezvous_conf
 
 if TYPE_CHECKING:
@@ -32,6 +38,9 @@ def read_elastic(
     job_id = check_name(asked["job_id"] or new_job_id(target.name), what="job id")
     run_dir = Path("runs") / job_id
     nodes = asked["nodes"] or NodeRange(1, None)
+    store = store_of(asked, nodes=nodes, password=password_of(environ))
+    if asked["nodes"] and nodes.most != 1 and store.endpoints and asked["job_id"] is None:
+        raise nameless_nodes()
     period = asked["snapshot_every"] or SnapshotPeriod(None, _DEFAULT_SNAPSHOT_PERIOD_S)
     conf, _ = read_rendezvous_conf(asked["rdzv_conf"] or "")
     graces = [asked["shutdown_timeout"], asked["grace"], _DEFAULT_GRACE_S]
@@ -49,7 +58,7 @@ def read_elastic(
         layout=parse_layout(asked["layout"], logical_workers),
         devices=_devices(asked),
         devices_file=asked["devices_file"],
-        store=store_of(asked, nodes=nodes, password=password_of(environ)),
+        store=store,
         local_address=asked["local_addr"],
         seed=asked["seed"],
         threads_per_worker=asked["threads_per_worker"],

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from easyscale.agent.plain.settings import PlainSettings
 from easyscale.agent.settings import LaunchSettings, StoreSettings
 from easyscale.errors import UsageError
-from easyscale_cli.meeting_place import host_name, new_job_id, password_of, store_of
+from easyscale_cli.meeting_place import (
+    host_name,
+    nameless_nodes,
+    new_job_id,
+    password_of,
+    store_of,
+)
 from easyscale_cli.parameters import NodeRange
 from easyscale_cli.scripts import check_module, check_script
 from easyscale_cli.torchrun_flags import check_flags
@@ -90,9 +96,7 @@ def _plain_job_id(
     if place is not None:
         return f"{_NAMELESS}-{place.master_port}"
     if asked["rdzv_backend"] != "c10d":
-        raise UsageError(
-            "nodes of a job find each other by its name", hint="--rdzv-id NAME, the same on each"
-        )
+        raise nameless_nodes()
     return f"{_NAMELESS}-{store.serve_at.rpartition(':')[2]}"
 
 

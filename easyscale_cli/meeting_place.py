@@ -63,6 +63,13 @@ def _serve_at(asked: Mapping[str, Any], endpoints: Sequence[str]) -> str:
     return str(parse_endpoint(endpoints[0], default_port=_C10D_PORT))
 
 
+def nameless_nodes() -> UsageError:
+    """Several nodes and no name: each would invent another one, and they would never meet."""
+    return UsageError(
+        "nodes of a job find each other by its name", hint="--rdzv-id NAME, the same on each"
+    )
+
+
 def new_job_id(script: str) -> str:
     stem = "".join(
         c if (c.isascii() and c.isalnum()) or c in "-_" else "-" for c in Path(script).stem

@@ -120,6 +120,7 @@ def test_the_command_line_wins_over_the_environment(
     monkeypatch.setenv("EASYSCALE_LOGICAL_WORKERS", "4")
     monkeypatch.setenv("PET_NNODES", "3:5")
     monkeypatch.setenv("EASYSCALE_ETCD", "e:1")
+    monkeypatch.setenv("PET_RDZV_ID", "j")
     assert settings_of(script).logical_workers == 4
     assert settings_of(script).min_nodes == 3
     assert settings_of("--logical-workers", "2", script).logical_workers == 2
@@ -180,6 +181,14 @@ def test_the_password_comes_only_from_the_environment(script: str) -> None:
         (["--signals-to-handle", "SIGNO"], "SIGNO is no signal"),
         (["--logical-workers", "2", "--nnodes", "4:2"], "the minimum 4 is above the maximum 2"),
         (["--logical-workers", "2", "--nnodes", "2"], "2 nodes need an etcd"),
+        (
+            ["--logical-workers", "2", "--nnodes", "2", "--etcd", "e:1"],
+            "nodes of a job find each other by its name",
+        ),
+        (
+            ["--logical-workers", "2", "--nnodes", "1:4", "--rdzv-backend", "c10d", "--etcd", "h"],
+            "nodes of a job find each other by its name",
+        ),
         (["--logical-workers", "2", "--standalone", "--etcd", "e:1"], "--standalone starts an"),
         (["--logical-workers", "2", "--rdzv-backend", "static"], "static fixes nodes and ranks"),
         (

@@ -72,7 +72,8 @@ def refuse_difference(texts: Sequence[bytes], places: Sequence[str]) -> None:
             if name.startswith(_BITS):
                 raise ScriptError(
                     f"{name.removeprefix(_BITS)} has come to differ between {places[0]} and "
-                    f"{place}: it follows from something that only one process has seen",
+                    f"{place}: it follows from something that only one process has seen, or the "
+                    "two compute other bits",
                     hint="write weights from gradients, step.mean(...) and job.metrics, which are "
                     "the same on every process; backward() before the next batch is asked for",
                     see=Paragraph.LOOPS,

@@ -88,19 +88,38 @@ def read_plain_settings(
     if static is None:
         given = [name for name in _STATIC_FLAGS if asked[name[2:].replace("-", "_")] is not None]
         idle += [f"{name} has no effect: {_why_not_static(nodes)}" for name in given]
-    return settings, (*notes, *slots.notes, *idle)
+    return settings, (*notes, *slots.notes, *idle, *_absent_ranks(settings))
 
 
 def _why_not_static(nodes: NodeRange) -> str:
     return "one node needs no other" if nodes.most == 1 else "nodes that meet get their ranks"
 
 
+def _absent_ranks(settings: PlainSettings) -> list[str]:
+    """The lines for local ranks that are named and that this node has not."""
+    logs, workers = settings.logs, _workers(settings)
+    named = {
+        "--redirects": logs.redirects.by_rank or (),
+        "--tee": logs.tee.by_rank or (),
+        "--local-ranks-filter": logs.shown_ranks or (),
+    }
+    return [
+        f"{flag} names local rank {rank}: this node has {workers}, counted from 0"
+        for flag, ranks in named.items()
+        for rank in sorted(ranks)
+        if rank >= workers
+    ]
+
+
 def writers(settings: PlainSettings) -> int:
     """How many workers of this node write to the console."""
-    workers = len(settings.slots)
-    if settings.logical_workers is not None:
-        workers = settings.logical_workers
-    return sum(_shows(settings.logs, rank) for rank in range(workers))
+    return sum(_shows(settings.logs, rank) for rank in range(_workers(settings)))
+
+
+def _workers(settings: PlainSettings) -> int:
+    """The most workers that this node may have."""
+    slots = len(settings.slots)
+    return slots if settings.logical_workers is None else settings.logical_workers
 
 
 def _shows(logs: LogSettings, rank: int) -> bool:

@@ -371,6 +371,16 @@ def test_ranks_of_nodes_that_meet_or_are_alone_are_not_ignored_in_silence(script
     assert notes == ("--master-addr has no effect: one node needs no other",)
 
 
+def test_a_local_rank_that_the_node_has_not_is_named(script: str) -> None:
+    _, notes = settings_and_notes(
+        "--nproc-per-node", "2", "-t", "1:3,10:3", "--local-ranks-filter", "0,7", script
+    )
+    assert notes == (
+        "--tee names local rank 10: this node has 2, counted from 0",
+        "--local-ranks-filter names local rank 7: this node has 2, counted from 0",
+    )
+
+
 def test_a_program_need_not_be_a_file_here(script: str) -> None:
     assert plain_of("--no-python", "nvidia-smi", "-L").entry is Entry.PROGRAM
 

@@ -27,7 +27,7 @@ from easyscale.agent.link import StoreLink
 from easyscale.agent.outfit import fork_request, identity_of, local_host
 from easyscale.agent.processes.guard import LeaseGuard
 from easyscale.agent.processes.orphans import OrphanReaper, is_init
-from easyscale.agent.processes.supervisor import Supervisor
+from easyscale.agent.processes.supervisor import CLOSE_TIMEOUT_S, Supervisor
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.snapshots import Catalogue
 from easyscale.model import WorkerId
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from easyscale.agent.doors.metrics_server import MetricsServer
 
 log = logging.getLogger(__name__)
-
-_CLOSE_TIMEOUT_S = 10.0
 
 
 class Driver:
@@ -122,7 +120,7 @@ class Driver:
             self._gpus.close()
         if self._orphans is not None:
             self._orphans.close()
-        self._supervisor.close(deadline_s=_CLOSE_TIMEOUT_S)
+        self._supervisor.close(deadline_s=CLOSE_TIMEOUT_S)
         self._link.close()
         if self._guard is not None:
             self._guard.close()

@@ -81,13 +81,7 @@ def _finished(view: JobView, memory: Memory, base: Commit) -> Verdict | None:
         return Verdict(None, f"finished: waits for {words.places(waiting)} to end", memory)
     if not all(_ended_in_order(view, worker) for worker in base.workers):
         return None
-    outcome = Outcome(
-        state=JobState.FINISHED,
-        exit_code=ExitCode.DONE,
-        reason="script ended",
-        digest=main.digest,
-        step=main.step,
-    )
+    outcome = Outcome.of_finished(main)
     return Verdict(End(outcome, _stops(view)), "finished: script ended", memory)
 
 

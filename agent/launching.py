@@ -19,7 +19,7 @@ from easyscale.agent.inbox import Inbox
 from easyscale.agent.node_name import claim_name
 from easyscale.agent.occupancy import occupied
 from easyscale.agent.outfit import supervisor_settings
-from easyscale.agent.processes.supervisor import Supervisor
+from easyscale.agent.processes.supervisor import CLOSE_TIMEOUT_S, Supervisor
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.snapshots import Catalogue
 from easyscale.reports import Audience
@@ -27,7 +27,6 @@ from easyscale.reports import Audience
 if TYPE_CHECKING:
     from easyscale.agent.driver import Driver
 
-_CLOSE_TIMEOUT_S = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -94,7 +93,7 @@ def _begin(
             supervisor=supervisor,
         )
     except BaseException:
-        supervisor.close(deadline_s=_CLOSE_TIMEOUT_S)
+        supervisor.close(deadline_s=CLOSE_TIMEOUT_S)
         raise
 
 

@@ -218,20 +218,13 @@ def _finish_alone(turn: Turn) -> None:
         return
     main = state.commit.main if state.commit is not None else None
     ending = finished[main] if main in finished else next(iter(finished.values()))
-    outcome = Outcome(
-        state=JobState.FINISHED,
-        exit_code=ExitCode.DONE,
-        reason="script ended",
-        digest=ending.digest,
-        step=ending.step,
-    )
     news.announce(
         turn,
         EventKind.NOTE,
         "etcd is away, so the outcome is not recorded",
         at_step=ending.step,
     )
-    closing.conclude(turn, outcome, exit_code=int(ExitCode.DONE))
+    closing.conclude(turn, Outcome.of_finished(ending), exit_code=int(ExitCode.DONE))
     _go(turn, ExitCode.DONE, "finished while etcd was away")
 
 

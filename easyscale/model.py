@@ -518,6 +518,17 @@ class Outcome(Record, frozen=True, kw_only=True):
     step: int = 0
     cause: Cause | None = None
 
+    @classmethod
+    def of_finished(cls, main: Ending) -> Self:
+        """All training is done and the script has ended, as main did."""
+        return cls(
+            state=JobState.FINISHED,
+            exit_code=0,
+            reason="script ended",
+            digest=main.digest,
+            step=main.step,
+        )
+
 
 class FileDigest(msgspec.Struct, frozen=True):
     """What one file of a snapshot must be: its size and its blake2b (32 bytes, hex)."""

@@ -190,8 +190,7 @@ class RunLogs:
                     folder.rmdir()
 
     def _tell_lost(self, who: Who, stream: Stream, error: OSError) -> None:
-        why = (error.strerror or str(error)).lower()
-        self._tell(f"the {stream} log of rank {who.rank} ends here: {why}; training goes on")
+        self._tell(_lost(f"the {stream} log of rank {who.rank}", error))
 
     def _take(self, output: WorkerOutput, source: Source, stream: Stream, pipe: int) -> bool:
         """Called from the reader's thread."""
@@ -238,8 +237,7 @@ class _Filter:
             _write_all(self._file, b"".join(found))
         except OSError as error:  # a full disk costs the copy, never the job
             self.close()
-            why = (error.strerror or str(error)).lower()
-            self._tell(f"the filtered copy of the logs ends here: {why}; training goes on")
+            self._tell(_lost("the filtered copy of the logs", error))
 
     def close(self) -> None:
         if self._file is not None:
@@ -259,6 +257,10 @@ def _writable(folder: Path) -> Path:
         if os.access(folder, os.W_OK):
             return folder
     return Path(tempfile.mkdtemp(prefix="easyscale-"))
+
+
+def _lost(what: str, error: OSError) -> str:
+    return f"{what} ends here: {(error.strerror or str(error)).lower()}; training goes on"
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -70,6 +70,10 @@ class SupervisorSettings(msgspec.Struct, frozen=True, kw_only=True):
     output_s: float = 0.5
 
 
+#: What an agent gives all its processes to end in, when it ends itself.
+CLOSE_TIMEOUT_S = 10.0
+
+
 class Supervisor:
     """All processes below one agent; `post` and `output` are called from its threads."""
 

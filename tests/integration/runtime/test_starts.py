@@ -76,6 +76,13 @@ def test_unequal_initial_states_name_the_first_tensor_that_differs(
             assert "model.0.bias differs between n0/cpu:0 and n1/cpu:0" in failure.text
 
 
+def failures(*hands: Hand) -> list[str]:
+    """How each of them says that it failed."""
+    said = [hand.last(messages.Failure) for hand in hands]
+    assert None not in said
+    return [failure.text for failure in said if failure is not None]
+
+
 def test_an_optimizer_that_one_process_steers_by_its_own_losses_is_named(
     zygote: Zygote, tmp_path: Path
 ) -> None:
@@ -83,11 +90,9 @@ def test_an_optimizer_that_one_process_steers_by_its_own_losses_is_named(
         a, b = start(crew, 2)
         crew.commit(Mode.RESTORE, HALVES)
         crew.ended(a, b)
-        for hand in (a, b):
-            failure = hand.last(messages.Failure)
-            assert failure is not None
-            assert "optimizer.param_groups[0].weight_decay is " in failure.text
-            assert " on n0/cpu:0 and " in failure.text
+        for text in failures(a, b):
+            assert "optimizer.param_groups[0].weight_decay is " in text
+            assert " on n0/cpu:0 and " in text
 
 
 @pytest.mark.parametrize("step", [2, 17])  # in the middle, and the last of all
@@ -98,11 +103,10 @@ def test_a_weight_that_one_process_writes_by_its_own_batches_is_named(
         a, b = start(crew, 2)
         crew.commit(Mode.RESTORE, HALVES)
         crew.ended(a, b)
-        for hand in (a, b):
-            failure = hand.last(messages.Failure)
-            assert failure is not None
-            assert " has come to differ between n0/cpu:0 and n1/cpu:0" in failure.text
-            assert not hand.all(messages.Finished)
+        assert all(
+            " has come to differ between n0/cpu:0 and n1/cpu:0" in text for text in failures(a, b)
+        )
+        assert not any(hand.all(messages.Finished) for hand in (a, b))
 
 
 def test_an_early_end_of_the_loop_is_completed_when_the_script_ends(

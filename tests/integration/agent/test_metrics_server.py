@@ -10,6 +10,7 @@ import pytest
 from easyscale.agent.doors.metrics import Seen
 from easyscale.agent.doors.metrics_server import MetricsServer
 from easyscale.errors import UsageError
+from tests.support.callers import hear_out
 from tests.unit.views import status_states as states
 
 STATUS = states.two_by_four("█▇▆▅▄▃▂▁")
@@ -58,9 +59,7 @@ def test_who_connects_and_says_nothing_is_let_go(
         assert silent.recv(1) == b""
     for garbage in (b"\x00\x01\r\n\r\n", b"GET " + b"x" * 100_000):
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as odd:
-            odd.sendall(garbage)
-            odd.shutdown(socket.SHUT_WR)
-            odd.recv(65536)
+            hear_out(odd, garbage)
     assert scrape(server)
 
 

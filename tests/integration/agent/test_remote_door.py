@@ -16,6 +16,7 @@ from easyscale.agent.doors import remote_door
 from easyscale.agent.doors.dialogue import MAX_QUESTION_BYTES, AgentRefused, AgentSilent
 from easyscale.agent.doors.remote_door import RemoteDoor, ask_at
 from easyscale.errors import ExitCode, TooFewNodes
+from tests.support.callers import hear_out
 
 TOKEN = "5f3c" * 8
 
@@ -42,17 +43,6 @@ def stranger(door: RemoteDoor) -> socket.socket:
     connection = socket.create_connection((host, int(port)), timeout=10)
     assert b'"challenge"' in connection.recv(4096)
     return connection
-
-
-def ends(connection: socket.socket) -> bytes:
-    """What still comes until the other side closes."""
-    said = b""
-    try:
-        while data := connection.recv(65536):
-            said += data
-    except ConnectionResetError:
-        pass
-    return said
 
 
 def test_who_knows_the_token_is_answered(door: RemoteDoor) -> None:
@@ -109,7 +99,7 @@ def test_a_proof_holds_for_its_own_connection_and_question_only(door: RemoteDoor
     def says(head_proof: str, body: bytes, connection: socket.socket) -> bytes:
         head = json.dumps({"version": 1, "nonce": nonce, "proof": head_proof}).encode()
         connection.sendall(head + b"\n" + body + b"\n")
-        return ends(connection)
+        return hear_out(connection)
 
     host, _, port = door.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as first:
@@ -128,9 +118,7 @@ def test_a_proof_holds_for_its_own_connection_and_question_only(door: RemoteDoor
 )
 def test_who_speaks_another_language_is_not_answered(door: RemoteDoor, bytes_: bytes) -> None:
     with stranger(door) as connection:
-        connection.sendall(bytes_)
-        connection.shutdown(socket.SHUT_WR)
-        assert ends(connection) == b""
+        assert hear_out(connection, bytes_) == b""
     assert ask_at(door.address, TOKEN, "status", timeout_s=5)
 
 
@@ -144,7 +132,7 @@ def test_a_slow_caller_is_cut_off_however_it_dribbles(
             while time.monotonic() - began_s < 10:
                 dribbling.sendall(b" ")
                 time.sleep(0.05)
-        assert ends(silent) == b""
+        assert hear_out(silent) == b""
         assert time.monotonic() - began_s < 5
 
 
@@ -153,7 +141,7 @@ def test_a_message_that_is_too_long_is_cut_off(door: RemoteDoor) -> None:
         with stranger(door) as connection:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(sent)
-            assert ends(connection) == b""
+            assert hear_out(connection) == b""
     long = {"word": "x" * (MAX_QUESTION_BYTES + 1)}
     with pytest.raises(AgentSilent):
         ask_at(door.address, TOKEN, "status", long, timeout_s=5)

@@ -26,6 +26,7 @@ from easyscale.runtime.channel import (
 )
 from easyscale.runtime.listener import Answers, Listener
 from tests.support import members
+from tests.support.callers import hear_out
 
 HEARD: list[str] = []
 
@@ -99,9 +100,7 @@ def test_a_commit_told_in_a_hello_is_heard(listener: Listener) -> None:
 )
 def test_garbage_ends_its_own_connection_only(listener: Listener, garbage: bytes) -> None:
     with socket.create_connection(split_address(listener.address)) as connection:
-        connection.sendall(garbage)
-        connection.shutdown(socket.SHUT_WR)
-        assert connection.recv(10) == b""
+        assert hear_out(connection, garbage) == b""
     assert question(listener)
 
 
@@ -114,7 +113,7 @@ def test_a_frame_above_the_limit_is_not_read(listener: Listener) -> None:
     )
     with socket.create_connection(split_address(listener.address)) as connection:
         connection.sendall(encode(hello).encode() + b"\n" + (MAX_FRAME_BYTES + 1).to_bytes(4))
-        assert connection.recv(10) == b""
+        assert hear_out(connection) == b""
 
 
 def test_keys_are_set_waited_for_counted_checked_and_deleted(listener: Listener) -> None:

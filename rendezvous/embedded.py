@@ -1,7 +1,8 @@
 """A private etcd server on this machine, for jobs that were given none.
 
 It is volatile: each start has an empty folder, and nothing's only copy may lie in it. Its keeper
-(`etcd_keeper.py`) sees to it that no process, port or folder outlives us, whatever ends us.
+(`etcd_keeper.py`) starts it again where it dies, and sees to it that no process, port or folder
+outlives us, whatever ends us.
 """
 
 import contextlib

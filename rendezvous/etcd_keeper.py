@@ -2,9 +2,10 @@
 
     agent --pipe--> keeper --parent-death signal--> etcd
 
-Run as `python -I -S etcd_keeper.py FOLDER SOCKETS COMMAND...`, on the standard library alone. The
-end of the pipe means that the agent ended, however it did: nothing is left behind then, not the
-agent's own socket in the folder SOCKETS either.
+A server that dies by itself is started again, as empty as the first: what it had may lack a write
+that was acknowledged (docs/decisions/0003). Run as `python -I -S etcd_keeper.py FOLDER SOCKETS
+COMMAND...`, on the standard library alone. The end of the pipe means that the agent ended, however
+it did: nothing is left behind then, not the agent's own socket in the folder SOCKETS either.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ import time
 from pathlib import Path
 
 STOP_GRACE_S = 2.0
+#: A server that ends sooner than this cannot run here: starting it again would not help.
+SOUND_AFTER_S = 2.0
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_BYTES = 4000
 
@@ -39,8 +42,7 @@ def main(folder: Path, sockets: str, command: list[str]) -> None:
         return
     log = folder / "etcd.log"
     try:
-        server = _start(command, folder=folder, log=log)
-        status = _await_end(server, wakeup=wakeup)
+        status = _serve(command, folder=folder, log=log, wakeup=wakeup)
         tail = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         _tell(status, tail)
     finally:
@@ -48,6 +50,21 @@ def main(folder: Path, sockets: str, command: list[str]) -> None:
         if sockets and os.getppid() != agent:
             for path in Path(sockets).glob(f"*-{agent}.sock"):
                 path.unlink(missing_ok=True)
+
+
+def _serve(command: list[str], *, folder: Path, log: Path, wakeup: int) -> int:
+    """Have a server run until the agent is gone or none stays up; returns how the last ended."""
+    start = 0
+    while True:
+        start += 1
+        # Said last, it holds: each start is a cluster of its own, known by another id.
+        token = f"--initial-cluster-token={folder.name}-{start}"
+        started_s = time.monotonic()
+        server = _start([*command, token], folder=folder, log=log)
+        status, agent_gone = _await_end(server, wakeup=wakeup)
+        if agent_gone or time.monotonic() - started_s < SOUND_AFTER_S:
+            return status
+        shutil.rmtree(folder / "data", ignore_errors=True)
 
 
 def _tell(status: int, log: str) -> None:
@@ -79,8 +96,11 @@ def _start(command: list[str], *, folder: Path, log: Path) -> int:
         os._exit(127)
 
 
-def _await_end(server: int, *, wakeup: int) -> int:
-    """Wait for the server's end or the agent's, and let the latter cause the former."""
+def _await_end(server: int, *, wakeup: int) -> tuple[int, bool]:
+    """Wait for the server's end or the agent's, and let the latter cause the former.
+
+    Returns the server's status, and whether the agent is gone.
+    """
     agent_gone = False
     kill_at = math.inf
     while True:
@@ -89,16 +109,20 @@ def _await_end(server: int, *, wakeup: int) -> int:
         ready, _, _ = select.select(watched, [], [], timeout_s)
         ended, status = os.waitpid(server, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status)
+            return os.waitstatus_to_exitcode(status), agent_gone or _is_closed(0)
         if not ready:
             os.kill(server, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
+            return os.waitstatus_to_exitcode(os.waitpid(server, 0)[1]), agent_gone
         signals = os.read(wakeup, 64) if wakeup in ready else b""
-        # Nothing is ever written to the pipe: readable means that its other end is closed.
-        if not agent_gone and (0 in ready or signal.SIGTERM in signals):
+        if not agent_gone and (_is_closed(0) or signal.SIGTERM in signals):
             agent_gone = True
             kill_at = time.monotonic() + STOP_GRACE_S
             os.kill(server, signal.SIGTERM)
+
+
+def _is_closed(pipe: int) -> bool:
+    """Whether the other end is: nothing is ever written to it, so readable means closed."""
+    return bool(select.select([pipe], [], [], 0)[0])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 from easyscale.model import Wish
 from tests.support.etcd import Server
 from tests.support.nodes import Job, Reference, freeze, gone, kill, thaw
+from tests.support.processes import run_easyscale
 
 LEASE_S = 5
 OUTAGE_S = 60
@@ -70,6 +71,24 @@ def test_etcd_is_killed_and_comes_back_empty(
         job.holds(b.finish())
         assert c.finish()["era"] == 2
         assert len(job.pids()) == 3
+        job.repeated_only()
+
+
+def test_the_etcd_of_a_lone_agent_is_killed_and_its_keeper_starts_another(
+    tmp_path: Path, reference: Reference
+) -> None:
+    with Job(tmp_path, reference) as job:
+        a = job.start("a", slots=2)
+        job.trains_on(2)
+        (own,) = [one for one in a.run.descendants() if one.name() == "etcd"]
+        own.kill()
+        assert a.sees("recovered")["era"] == 2
+        asked = run_easyscale("devices", job.name, "a", "--set", "cpu:1")
+        assert asked.code == 0, asked.stderr
+        a.sees("drained")
+        job.hurry()
+        job.holds(a.finish())
+        assert len(job.pids()) == 2
         job.repeated_only()
 
 

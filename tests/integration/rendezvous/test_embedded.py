@@ -1,6 +1,8 @@
 """The private server starts quickly, serves only whom it should, and leaves nothing behind."""
 
 import contextlib
+import http.client
+import json
 import os
 import signal
 import socket
@@ -17,7 +19,7 @@ import psutil
 import pytest
 
 from easyscale.errors import StoreRefused, UsageError
-from easyscale.rendezvous import embedded
+from easyscale.rendezvous import embedded, etcd_keeper
 from easyscale.rendezvous.embedded import Binary, EmbeddedEtcd, find_binary
 from easyscale.rendezvous.endpoints import Endpoint
 from easyscale.rendezvous.etcd import connect
@@ -46,6 +48,15 @@ def processes(server: EmbeddedEtcd) -> tuple[psutil.Process, psutil.Process]:
     keeper = psutil.Process(server._keeper._process.pid)
     (etcd,) = keeper.children()
     return keeper, etcd
+
+
+def identity(server: EmbeddedEtcd) -> str:
+    """The id of its cluster, as etcd tells it with every answer."""
+    connection = http.client.HTTPConnection(*server.endpoint, timeout=5)
+    connection.request("POST", "/v3/cluster/member/list", body="{}")
+    told = json.loads(connection.getresponse().read())
+    connection.close()
+    return str(told["header"]["cluster_id"])
 
 
 def is_open(endpoint: Endpoint) -> bool:
@@ -140,19 +151,31 @@ def test_a_killed_keeper_takes_etcd_along(etcd: EmbeddedEtcd, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_after_a_crash_it_starts_empty_on_the_same_port(etcd: EmbeddedEtcd, tmp_path: Path) -> None:
+def test_after_a_crash_it_is_started_again_empty_and_as_another(
+    etcd: EmbeddedEtcd, tmp_path: Path
+) -> None:
     read_all(etcd)
+    before = identity(etcd)
+    keeper, server = processes(etcd)
+    time.sleep(etcd_keeper.SOUND_AFTER_S)
+    server.kill()
+    assert is_gone(server)
+    store = connect(etcd.settings, timeout_s=10)
+    assert not store.read("/easyscale/v1/", timeout_s=5).entries
+    store.close()
+    assert identity(etcd) != before
+    assert keeper.is_running()
+    etcd.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_does_not_stay_up_is_given_up(etcd: EmbeddedEtcd, tmp_path: Path) -> None:
     keeper, server = processes(etcd)
     server.kill()
     wait_until(lambda: not etcd.is_running, "the crash is noticed")
     assert is_gone(keeper)
     etcd.stop()
     assert list(tmp_path.iterdir()) == []
-    again = EmbeddedEtcd.start(folder=tmp_path, port=etcd.endpoint.port, binary=etcd.binary)
-    store = connect(again.settings, timeout_s=5)
-    assert not store.read("/easyscale/v1/", timeout_s=5).entries
-    store.close()
-    again.stop()
 
 
 def test_a_frozen_server_is_stopped_all_the_same(etcd: EmbeddedEtcd, tmp_path: Path) -> None:

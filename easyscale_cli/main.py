@@ -103,7 +103,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.UsageError as error:
         from easyscale_cli.views.usage import worded
 
-        told = worded(error)
+        told = worded(error, arguments)
         _print_error(told.message, hint=told.hint)
         return ExitCode.USAGE
     except EasyScaleError as error:

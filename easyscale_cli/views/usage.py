@@ -1,6 +1,8 @@
 """What was wrong with a command line, in our words: the value, and the nearest thing that works."""
 
+import os
 import re
+from collections.abc import Sequence
 
 import click
 
@@ -10,8 +12,11 @@ from easyscale_cli.views.errors import near_miss
 _CHOICES = re.compile(r"is not one of (.*)")
 
 
-def worded(error: click.UsageError) -> UsageError:
-    """The error of click as a fact in lower case with one thing to try."""
+def worded(error: click.UsageError, arguments: Sequence[str] = ()) -> UsageError:
+    """The error of click as a fact in lower case with one thing to try.
+
+    ``arguments`` is the command line: an option is named as the person spelled it.
+    """
     context = error.ctx
     path = context.command_path if context else "easyscale"
     help_hint = f"{path} --help"
@@ -27,8 +32,8 @@ def worded(error: click.UsageError) -> UsageError:
             name = error.param.make_metavar(context) if context else error.param.name
             return _worded(f"{path} needs {name}", None, help_hint)
         case click.BadParameter() if error.param is not None:
-            name = next(iter(error.param.opts), "")
-            return _worded(f"{_option_name(name)}: {_fact(error.message)}", None, help_hint)
+            name = _origin(error.param, arguments)
+            return _worded(f"{name}: {_fact(error.message)}", None, help_hint)
         case click.BadOptionUsage():
             fact = _fact(error.message.replace(f"Option {error.option_name!r}", "it", 1))
             return _worded(f"{error.option_name}: {fact.removeprefix('it ')}", None, help_hint)
@@ -40,8 +45,19 @@ def _worded(message: str, near: str | None, otherwise: str) -> UsageError:
     return UsageError(message, hint=near or otherwise)
 
 
-def _option_name(name: str) -> str:
-    return name if name.startswith("-") else name.upper()
+def _origin(parameter: click.Parameter, arguments: Sequence[str]) -> str:
+    """Where a parameter's value came from: the spelling of the option, or a variable."""
+    spelled = [name for name in parameter.opts if _stands_in(name, arguments)]
+    if not spelled:
+        names = parameter.envvar or ()
+        names = [names] if isinstance(names, str) else names
+        spelled = [name for name in names if os.environ.get(name)]
+    name = next(iter(spelled or parameter.opts), "")
+    return name if name.startswith("-") or name in os.environ else name.upper()
+
+
+def _stands_in(name: str, arguments: Sequence[str]) -> bool:
+    return any(word == name or word.startswith(f"{name}=") for word in arguments)
 
 
 def _fact(message: str) -> str:

@@ -36,3 +36,22 @@ def test_the_value_is_named_and_one_thing_to_try(words: list[str], message: str,
         cli.main(words, prog_name="easyscale", standalone_mode=False)
     told = worded(raised.value)
     assert (told.message, told.hint) == (message, hint)
+
+
+def told(*words: str) -> str:
+    with pytest.raises(click.UsageError) as raised:
+        cli.main(list(words), prog_name="easyscale", standalone_mode=False)
+    return worded(raised.value, words).message
+
+
+@pytest.mark.parametrize("spelling", ["--nodes", "--nnodes"])
+def test_an_option_is_named_as_it_was_spelled(spelling: str) -> None:
+    assert told("launch", spelling, "0", "t.py") == f"{spelling}: 0: a job needs at least 1 node"
+    assert told("launch", f"{spelling}=0", "t.py") == f"{spelling}: 0: a job needs at least 1 node"
+
+
+def test_a_value_from_a_variable_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EASYSCALE_SEED", "x")
+    monkeypatch.setenv("PET_NNODES", "0")
+    assert told("launch", "t.py").startswith(("EASYSCALE_SEED: 'x' is", "PET_NNODES: 0: a"))
+    assert told("launch", "--seed", "1", "t.py") == "PET_NNODES: 0: a job needs at least 1 node"

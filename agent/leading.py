@@ -8,7 +8,7 @@ from easyscale.agent.actions import Transact
 from easyscale.agent.balance import ledger
 from easyscale.agent.events import Deposed, Elected, Transacted
 from easyscale.agent.memory import Memory
-from easyscale.agent.state import Turn
+from easyscale.agent.state import State, Turn
 from easyscale.agent.verdicts import Standpoint
 from easyscale.rendezvous.agreement import Tidy, transaction
 
@@ -21,10 +21,25 @@ WATCH_EVERY_S = 0.5
 
 
 def elected(turn: Turn, event: Elected) -> None:
-    """Begin to lead with nothing remembered: the open plan, if any, is taken over by the rules."""
-    turn.set(token=event.token, memory=Memory(), acted_revision=-1, deciding="", wake_s=None)
+    """Begin to lead: all that is remembered is since when our own workers have not moved.
+
+    The open plan, if any, is taken over by the rules.
+    """
+    memory = _remember(turn.state, turn.now.s)
+    turn.set(token=event.token, memory=memory, acted_revision=-1, deciding="", wake_s=None)
     turn.set(published={}, is_complete=False)
     turn.because("leads")
+
+
+def _remember(state: State, now: float) -> Memory:
+    beats = [worker.beat for worker in state.workers.values() if worker.beat is not None]
+    if not beats:
+        return Memory()
+    position = max(beat.position for beat in beats)
+    since_s = max(beat.since_s for beat in beats if beat.position == position)
+    # While we were stopped ourselves we would not have seen it move.
+    silent_s = max(0.0, state.ticked_s - max(since_s, state.awake_s))
+    return Memory(position=position, moved_s=now - silent_s)
 
 
 def deposed(turn: Turn, event: Deposed) -> None:

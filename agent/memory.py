@@ -1,6 +1,7 @@
 """What a leader has to remember between views: since when things are as they are.
 
-A frozen value that goes into a decision and comes out of it; a new leader begins with none.
+A frozen value that goes into a decision and comes out of it. A new leader begins with what its own
+workers do, and nothing else.
 """
 
 from collections.abc import Mapping

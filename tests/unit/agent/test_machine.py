@@ -1070,3 +1070,24 @@ def test_a_log_that_ends_early_is_a_line_of_the_stream() -> None:
     assert told.reason == (
         "the stderr log of a/cpu:1 ends here: no space left on device; training goes on"
     )
+
+
+@pytest.mark.parametrize(
+    ("stood_s", "ticks", "is_believed"), [(1.0, 1, False), (4.0, 4, True), (4.0, 1, False)]
+)
+def test_a_new_leader_knows_since_when_its_own_worker_has_stood_still(
+    stood_s: float, ticks: int, is_believed: bool
+) -> None:
+    agent = Agent(slots=1)
+    job = Job().node("a", "in_use").node("b", "in_use").progress(2)
+    agent.running(job, members=(W0, OTHER))
+    agent.tick({W0: beat(Pulse.EXCHANGE, position=2, since_s=agent.now)})
+    # An agent that did not tick meanwhile was stopped itself and has not seen it stand.
+    for _ in range(ticks):
+        agent.now += stood_s / ticks
+        agent.tick()
+    # The node that led is silent, and its lease has just ended.
+    agent.take(events.Elected(token=9))
+    found = agent.view(job.drop(KEYS.node("b")).leads(), complete=True)
+    plans = [each.name for each in of(found, actions.Transact) if "ran again" in each.name]
+    assert bool(plans) == is_believed, (found, agent.reasons)

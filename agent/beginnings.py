@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from easyscale.agent import budget, drafts, gathering, restoring, words
+from easyscale.agent.gathering import Gathered
 from easyscale.agent.memory import Memory
-from easyscale.agent.verdicts import Standpoint, Verdict
+from easyscale.agent.verdicts import Standpoint, Verdict, Waiting
 from easyscale.errors import ExitCode
 from easyscale.model import (
     Commit,
@@ -64,7 +65,8 @@ def begin(at: Standpoint, memory: Memory) -> Verdict | None:
             f"the store came back without {label}: waits for {words.places(unknown)}"
             " to offer it, or proof that they ended"
         )
-        return Verdict(None, reason, memory, at.takeover_at(memory))
+        waiting = at.waiting_for_proof(memory)
+        return Verdict(None, reason, memory, at.takeover_at(memory), waiting)
     era = _era_above(at, lost.generation.era)
     holders = gathering.offered(at.view)
     members = [worker for worker in lost.workers if worker in holders] or list(holders)
@@ -95,7 +97,8 @@ def _await_offers(at: Standpoint, memory: Memory) -> Verdict | None:
     if at.now >= since + wait_s:
         return None
     reason = f"the store knows nothing of this job, its snapshots do: {wait_s:g} s for who runs it"
-    return Verdict(None, reason, replace(memory, headless_s=since), since + wait_s)
+    memory = replace(memory, headless_s=since)
+    return Verdict(None, reason, memory, since + wait_s, Waiting(since, wait_s))
 
 
 def _offered_spec(at: Standpoint, lost: Commit) -> JobSpec | None:
@@ -141,7 +144,7 @@ def restore(at: Standpoint, memory: Memory, *, era: int | None = None) -> Verdic
     )
     memory = gathered.memory
     if gathered.waits_for:
-        return _wait_for_nodes(at, memory, gathered.waits_for, anew=anew)
+        return _wait_for_nodes(at, gathered, anew=anew)
     number = GenerationNumber(era or 1, 1)
     if era is None and head is not None:
         number = GenerationNumber(head.era, head.planned + 1)
@@ -160,13 +163,20 @@ def restore(at: Standpoint, memory: Memory, *, era: int | None = None) -> Verdic
     return at_once(start, at, memory)
 
 
-def _wait_for_nodes(at: Standpoint, memory: Memory, reason: str, *, anew: bool) -> Verdict:
+def _wait_for_nodes(at: Standpoint, gathered: Gathered, *, anew: bool) -> Verdict:
+    memory, reason = gathered.memory, gathered.waits_for
     since = at.now if memory.gathering_s is None else memory.gathering_s
-    if anew and at.now - since >= at.timeouts.meeting_timeout_s:
-        why = f"{reason}: {at.timeouts.meeting_timeout_s:g} s are over"
+    limit_s = at.timeouts.meeting_timeout_s
+    if anew and at.now - since >= limit_s:
+        why = f"{reason}: {limit_s:g} s are over"
         outcome = Outcome(state=JobState.FAILED, exit_code=ExitCode.TOO_FEW_NODES, reason=why)
         return Verdict(End(outcome), why, memory)
-    return Verdict(None, reason, memory, at.now + at.timeouts.settle_s)
+    waiting = (
+        Waiting(since, limit_s, wanted=at.settings.min_nodes, missing=gathered.missing)
+        if gathered.missing
+        else None
+    )
+    return Verdict(None, reason, memory, at.now + at.timeouts.settle_s, waiting)
 
 
 def _none_is_readable(at: Standpoint) -> str:
@@ -228,7 +238,8 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
     commit = drafts.commit_of(plan, view, snapshot=reference)
     refused = objection(commit, view, silent=at.silent(memory))
     if refused is not None:
-        return Verdict(None, refused, memory, at.takeover_at(memory))
+        waiting = at.waiting_for_proof(memory)
+        return Verdict(None, refused, memory, at.takeover_at(memory), waiting)
     decision = CommitAtOnce(
         commit,
         spec=_fixed_spec(at, start),

@@ -23,6 +23,8 @@ class Gathered:
     kind: str
     waits_for: str
     memory: Memory
+    #: How many nodes a start lacks.
+    missing: int = 0
 
 
 def is_ready(slot: SlotRecord, view: JobView) -> bool:
@@ -133,12 +135,13 @@ def gather(
 
     met = sorted(name for name, slots in open_slots.items() if slots)
 
-    def wait(reason: str) -> Gathered:
-        return Gathered((), kind, reason, memory)
+    def wait(reason: str, *, missing: int = 0) -> Gathered:
+        return Gathered((), kind, reason, memory, missing)
 
     if len(met) < least_nodes:
         have_met = f" · have {words.listed(met)}" if met else ""
-        return wait(f"waiting for {least_nodes - len(met)} of {least_nodes} nodes{have_met}")
+        missing = least_nodes - len(met)
+        return wait(f"waiting for {missing} of {least_nodes} nodes{have_met}", missing=missing)
     if len(have) < least_nodes or not usable:
         return wait("waits for the workers to reach register")
     if memory.complete_s is None:

@@ -74,7 +74,7 @@ def decide(turn: Turn) -> None:
     )
     verdict = leader.decide(at, state.memory)
     if verdict.decision is None:
-        news.tell_waiting(turn, verdict.reason)
+        news.tell_waiting(turn, verdict)
     if verdict.reason and verdict.reason != state.leader_reason:
         turn.because("decides" if verdict.decision else "waits", verdict.reason)
     turn.set(memory=verdict.memory, wake_s=verdict.wake_s)

@@ -11,11 +11,14 @@ from easyscale.agent import budget, restoring, words
 from easyscale.agent.actions import Announce
 from easyscale.agent.events import LogEnded
 from easyscale.agent.state import State, Turn
+from easyscale.agent.verdicts import Verdict
 from easyscale.model import Commit, Ending, Mode, Occasion, SnapshotRecord, WorkerId
 from easyscale.rendezvous.agreement import JobView
 from easyscale.rendezvous.keys import Incarnation
 from easyscale.reports import EventKind, Fact, JobEvent
 
+#: Less than this is nothing to read about: a store that comes back, say.
+_SHORT_WAIT_S = 1.0
 _COUNTED = frozenset({"joined", "lost", "drained", "rebalanced", "migrated", "restored"})
 
 
@@ -314,22 +317,25 @@ def newest_snapshot(turn: Turn) -> SnapshotRecord | None:
     return restoring.newest_to_restore(known.values(), state.commit)
 
 
-def tell_waiting(turn: Turn, reason: str, *, every_s: float = 30.0) -> None:
-    """What a start waits for, when it changes and now and then."""
-    state = turn.state
-    if not reason.startswith("waiting for") or "nodes" not in reason:
+def tell_waiting(turn: Turn, verdict: Verdict, *, every_s: float = 30.0) -> None:
+    """What the job stands still for, when it changes and now and then."""
+    state, waiting = turn.state, verdict.waiting
+    if waiting is None:
         return
-    if reason == state.leader_reason and turn.now.s - state.waiting_s < every_s:
+    waited_s = turn.now.s - waiting.since_s
+    if waiting.wanted is None and waited_s < _SHORT_WAIT_S:
         return
-    turn.set(waiting_s=turn.now.s)
-    since = state.memory.gathering_s
+    is_told = verdict.reason == state.told_waiting
+    if is_told and turn.now.s - state.waiting_s < every_s:
+        return
+    turn.set(waiting_s=turn.now.s, told_waiting=verdict.reason)
     announce(
         turn,
         EventKind.WAITING,
-        reason,
-        waited_s=turn.now.s - since if since is not None else 0.0,
-        limit_s=state.settings.timeouts.meeting_timeout_s,
-        wanted=state.settings.min_nodes,
-        missing=max(state.settings.min_nodes - len(state.view.nodes), 0),
+        verdict.reason,
+        waited_s=waited_s,
+        limit_s=waiting.limit_s,
+        wanted=waiting.wanted,
+        missing=waiting.missing,
         have=tuple(sorted(state.view.nodes)),
     )

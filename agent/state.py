@@ -238,6 +238,8 @@ class State(msgspec.Struct, frozen=True):
     deleted: frozenset[str] = frozenset()
     progress_s: float = -1e9
     shown_s: float = -1e9
+    #: What people were told last that the job stands still for, and when.
+    told_waiting: str = ""
     waiting_s: float = -1e9
     signal: int | None = None
     signalled_s: float = -1e9

@@ -1,4 +1,4 @@
-"""The two values around a leader's decision: where it stands, and what it answers."""
+"""The values around a leader's decision: where it stands, and what it answers."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,17 @@ from easyscale.agent.settings import LaunchSettings, Timeouts
 from easyscale.model import JobSpec, SnapshotRecord
 from easyscale.rendezvous.agreement import Decision, JobView
 from easyscale.rendezvous.keys import Incarnation, JobKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What no work is done for: people are told, with since when and until when at most."""
+
+    since_s: float
+    limit_s: float | None
+    #: How many nodes the job needs, and how many of them are missing, where it is for nodes.
+    wanted: int | None = None
+    missing: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,11 @@ class Standpoint:
         due = [since + after_s for since in memory.missing.values()] if after_s else []
         return min((at for at in due if at > self.now), default=None)
 
+    def waiting_for_proof(self, memory: Memory) -> Waiting:
+        """Who fell silent first is waited for until it may be taken over."""
+        since_s = min(memory.missing.values(), default=self.now)
+        return Waiting(since_s, self.settings.takeover_after_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -57,3 +73,4 @@ class Verdict:
     reason: str
     memory: Memory
     wake_s: float | None = None
+    waiting: Waiting | None = None

@@ -65,6 +65,34 @@ def test_a_host_that_lost_its_cable_is_left_out_and_joins_again_with_it(
         job.repeated_only(*cut_off)
 
 
+def test_who_was_left_out_does_not_take_over_from_who_is_cut_off_then(
+    tmp_path: Path, reference: Reference, net: Network, etcd: Server
+) -> None:
+    one, two = net.add_host(), net.add_host()
+    options = ("--hang-timeout", "2")
+    with Job(tmp_path, reference, etcd=etcd, options=options) as job:
+        a, b = job.start("a", within=one.within), job.start("b", within=two.within)
+        job.trains_on(2)
+        of_a = set(job.pids()) & a.descendants()
+        of_b = set(job.pids()) & b.descendants()
+        one.unplug()
+        b.sees("recovered")
+        two.unplug()
+        one.plug_in()
+        a.run.wait_for(r"could still run: waits for b/cpu:0 or proof that it ended")
+        job.waits(LEASE_S)
+        job.goes_on()
+        assert set(job.pids(since_step=job.step() - 1)) == of_b, "a could not know what b does"
+        two.plug_in()
+        a.joins()
+        job.trains_on(2)
+        job.hurry()
+        for node in (a, b):
+            job.holds(node.finish())
+        assert len(job.pids()) == 3
+        job.repeated_only(*of_a)
+
+
 def both_ways(hosts: list[Host], *, on: bool) -> None:
     for host in hosts[:2]:
         host.isolate(on=on)

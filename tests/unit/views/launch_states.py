@@ -112,6 +112,13 @@ SLOW = event(
 OTHERS = (
     event(EventKind.WAITING, missing=1, wanted=2, waited_s=12.0, limit_s=600.0, have=("a",)),
     event(
+        EventKind.WAITING,
+        waited_s=31.0,
+        limit_s=60.0,
+        have=("c",),
+        reason="gen 3 could still run: waits for b/cuda:0 or proof that it ended",
+    ),
+    event(
         EventKind.DRAINED,
         step=7200,
         generation=6,

@@ -56,6 +56,8 @@ epoch 6 of 10 · loss 0.612 █▇▇▆▅▅▅▄▄▄▃▃▃▃▂▂▂�
 """
 DRAWN_OTHERS = """\
      Waiting for 1 of 2 nodes · 12 s of 600 s · have a
+     Waiting gen 3 could still run: waits for b/cuda:0 or proof that it ended
+             31 s of 60 s · have c
      Drained node b (SIGTERM from slurmstepd, 30 s grace) · step 7,200 · gen 6
         Hung b/cuda:3, silent 10.2 s in step 3,310's reduction · stacks in its log
    Recovered in 10.4 s · rank 15 ran again on a/cuda:0 · gen 7 · 0 steps lost

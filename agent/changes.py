@@ -91,12 +91,16 @@ def _draw(scene: Scene) -> tuple[Plan | None, str]:
         return drafts.pause(generation, _departure(view, ask.leave)), ""
     if ask.leave:
         return _leaving(scene), ""
+    waits = ""
     if not ask.absent:
         undone = trials.undo(view, scene.memory)
         if undone is not None:
             return undone, ""
         if ask.migrate is not None:
-            return migration.migrate(scene, ask.migrate)
+            # One that waits for its target holds back nothing else: it may wait for ever.
+            moved, waits = migration.migrate(scene, ask.migrate)
+            if moved is not None:
+                return moved, ""
         if scaling.is_under_way(scene.memory):
             return scaling.draw(scene)
     if ask.fresh and not ask.absent:
@@ -110,7 +114,7 @@ def _draw(scene: Scene) -> tuple[Plan | None, str]:
     if rebalancing.measures_a_probe(scene):
         return None, "measures a slot that was slow"
     drawn, idle = rebalancing.rebalance(scene)
-    return drawn or rebalancing.probe(scene), gathering.out_of_reach(view) or idle
+    return drawn or rebalancing.probe(scene), waits or gathering.out_of_reach(view) or idle
 
 
 def _members(base: Commit, layout: Layout) -> list[WorkerId]:

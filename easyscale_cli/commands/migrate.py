@@ -6,7 +6,7 @@ import click
 
 from easyscale.errors import UsageError
 from easyscale.job_status import Glance, SlotFacts
-from easyscale.model import Wish
+from easyscale.model import Determinism, Wish
 from easyscale_cli.connection import Job
 from easyscale_cli.lookup import check_place, found
 from easyscale_cli.options import look_options, store_options, user_name
@@ -20,6 +20,12 @@ class NothingToMove(UsageError):
     """Raised when the place holds no logical worker of the job."""
 
     code = "nothing_to_move"
+
+
+class OtherKind(UsageError):
+    """Raised when the target computes other bits than the job, so that it can take nothing over."""
+
+    code = "other_kind"
 
 
 @click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,6 +57,7 @@ def command(job: str, source: str, target: str, *, limit_s: float, **asked: Any)
                 f"{source} holds no logical worker of job {it.id!r}",
                 hint=f"easyscale drain {it.id} {source}",
             )
+        check_kind(before, _there(before, node, slot), target)
         by = f"asked by {user_name()}"
         it.wish(
             Wish(kind="migrate", node=node, slots=(slot,) if slot else (), target=target, by=by)
@@ -75,6 +82,23 @@ def _place(text: str, job: Job, glance: Glance) -> tuple[str, str]:
     offered = [(each.node, each.slot) for each in glance.status.slots]
     check_place(offered, job=job.id, node=node, slot=slot)
     return node, slot
+
+
+def check_kind(glance: Glance, sources: list[SlotFacts], target: str) -> None:
+    """A job whose bits are those of one kind of slots takes no slot of another kind."""
+    job = glance.status.job
+    if job.determinism == Determinism.HETEROGENEOUS:
+        return
+    node, _, slot = target.partition("/")
+    kinds = {each.kind for each in sources}
+    others = {each.kind for each in _there(glance, node, slot)}
+    # A slot whose worker has not started yet is of a kind that nobody knows.
+    if others and "" not in others and not kinds & others:
+        raise OtherKind(
+            f"{target} is of kind {', '.join(sorted(others))},"
+            f" job {job.id!r} of kind {', '.join(sorted(kinds))}: it would compute other bits",
+            hint=f"easyscale devices {job.id}",
+        )
 
 
 def _is_within(one: str, other: str) -> bool:

@@ -1,5 +1,6 @@
 """Who takes what when a slot or node moves: one to one, by speed, or beside what it holds."""
 
+from easyscale.agent import changes
 from easyscale.agent.balance.migration import migrate
 from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.memory import Memory
@@ -76,3 +77,25 @@ def test_a_target_that_is_not_ready_is_waited_for_and_named() -> None:
         None,
         "migration waits for b: no worker there is ready to take over",
     )
+
+
+def test_a_migration_that_waits_holds_back_nobody_who_joins() -> None:
+    job = running(commit(1, {A: [0, 1, 2], A1: [3, 4, 5]})).node("b", "starting").node("c")
+    job.put(KEYS.wish("w"), Wish(kind="migrate", node="a", target="b", by="ann"))
+    view = job.view()
+    assert view.base is not None
+    memory = Memory(entered=view.base.generation)
+    first = changes.propose(view, memory, 0.0, settings=launch_settings())
+    change = changes.propose(view, first.memory, 2.0, settings=launch_settings())
+    assert change.plan is not None, change.reason
+    assert C in change.plan.workers
+
+
+def test_a_migration_that_waits_says_so_where_nothing_else_is_wanted() -> None:
+    job = running(commit(1, {A: [0, 1, 2], A1: [3, 4, 5]})).node("b", "starting")
+    job.put(KEYS.wish("w"), Wish(kind="migrate", node="a", target="b", by="ann"))
+    view = job.view()
+    assert view.base is not None
+    memory = Memory(entered=view.base.generation)
+    change = changes.propose(view, memory, 9.0, settings=launch_settings())
+    assert (change.plan, change.reason[:22]) == (None, "migration waits for b:")

@@ -1,18 +1,32 @@
-"""The kind of a slot as columns and reasons show it: what a person calls the device; pure.
+"""The kind of a slot: what reaches the bits, and in brackets what a person calls the device; pure.
 
-The whole kind, which names every library that reaches the bits, stands in JSON.
+`nvidia sm-9.0 132-sms 2048-threads torch-2.13.0 ... (NVIDIA H200)`: the name is shown and never
+compared. The whole kind, which names every library that reaches the bits, stands in JSON.
 """
 
 import re
 from typing import Final
 
 _VENDOR: Final = re.compile(r"^(NVIDIA|AMD) (?=\S)")
-#: Where the device's name ends and what else reaches the bits begins.
-_REST: Final = re.compile(r" (?:sm-|torch-).*")
+_NAME: Final = re.compile(r" \((?P<name>.*)\)$")
+#: What a kind without a name is shown by: vendor or `cpu`, and the generation of its processor.
+_GENERATION: Final = re.compile(r"^(?:cpu|nvidia|amd) \S+(?= |$)")
+
+
+def named(bits: str, name: str) -> str:
+    """A kind with what a person calls its device."""
+    return f"{bits} ({name})" if name else bits
+
+
+def bits_of(kind: str) -> str:
+    """What two slots must share to give the same bits: all but the name."""
+    return _NAME.sub("", kind)
 
 
 def short_kind(kind: str) -> str:
-    """`H100 80GB HBM3`, `cpu avx2`."""
-    if kind.startswith("cpu "):
-        return " ".join(kind.split(" ")[:2])
-    return _REST.sub("", _VENDOR.sub("", kind))
+    """`H200`, `H100 80GB HBM3`, `cpu avx2`."""
+    if found := _NAME.search(kind):
+        return _VENDOR.sub("", found["name"])
+    if found := _GENERATION.match(kind):
+        return found[0]
+    return _VENDOR.sub("", kind)

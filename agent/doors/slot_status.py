@@ -10,6 +10,7 @@ from statistics import median
 
 import msgspec
 
+from easyscale.agent.gathering import fits_kind
 from easyscale.agent.hardware.meter import Reading
 from easyscale.agent.state import OwnWorker, State
 from easyscale.balance import SlowSlot
@@ -99,7 +100,7 @@ def _state(slot: SlotRecord, view: JobView, *, ranks: tuple[int, ...], is_member
 
 def _why_unused(slot: SlotRecord, view: JobView) -> str | None:
     spec = view.spec
-    if slot.state == "standby" and spec is not None and spec.kind and slot.kind != spec.kind:
+    if slot.state == "standby" and spec is not None and not fits_kind(slot, spec.kind):
         return f"kind {slot.kind} would give other bits than the job's {spec.kind}"
     return None
 

@@ -17,6 +17,7 @@ from easyscale.agent.events import Slot
 from easyscale.agent.hardware import nvml
 from easyscale.agent.hardware.cores import usable_cores
 from easyscale.errors import UsageError
+from easyscale.kinds import named
 
 #: More CPU slots on one core are a slip of the finger.
 MOST_SLOTS_PER_CORE = 64
@@ -56,7 +57,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kind(self) -> str:
         """As far as the driver knows; the worker that runs there completes it."""
-        return f"{self.name} sm-{self.capability}" if self.capability else self.name
+        return named(f"nvidia sm-{self.capability}", self.name) if self.capability else self.name
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):

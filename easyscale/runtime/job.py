@@ -26,7 +26,7 @@ from easyscale.runtime.data import (
 )
 from easyscale.runtime.evaluation import Evaluator
 from easyscale.runtime.feed import Feed, FeedSettings
-from easyscale.runtime.kind import cpu_kind
+from easyscale.runtime.kind import cpu_kind, gpu_kind
 from easyscale.runtime.loader import Loader
 from easyscale.runtime.memory import keep_freed_memory
 from easyscale.runtime.randomness import Streams, key
@@ -273,13 +273,8 @@ def _launched(arguments: Arguments, session: Session) -> Job:
 
 
 def _kind(device: torch.device, threads: int) -> str:
-    """What two slots must share to give the same bits."""
-    if device.type == "cpu":
-        return cpu_kind(threads=threads)
-    gpu = torch.cuda.get_device_properties(device)
-    parts = (f"sm_{gpu.major}{gpu.minor}", f"{gpu.multi_processor_count}-sms")
-    versions = (f"torch-{torch.__version__}", f"cuda-{torch.version.cuda}")
-    return " ".join((gpu.name.replace(" ", "-"), *parts, *versions))
+    """What two slots must share to give the same bits, and what a person calls the device."""
+    return cpu_kind(threads=threads) if device.type == "cpu" else gpu_kind(device)
 
 
 def begin_training(

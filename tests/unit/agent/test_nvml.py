@@ -139,7 +139,7 @@ def test_a_device_is_described_by_its_own_name() -> None:
         memory_used_bytes=10,
         utilization=0.25,
     )
-    assert gpu.kind == "NVIDIA H200 sm-9.0"
+    assert gpu.kind == "nvidia sm-9.0 (NVIDIA H200)"
 
 
 def test_slices_stand_for_their_device() -> None:

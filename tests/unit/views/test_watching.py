@@ -307,7 +307,10 @@ def test_devices_are_listed_in_natural_order_with_what_they_do() -> None:
     ("kind", "shown"),
     [
         ("cpu avx2 AuthenticAMD+avx2 torch-2.13.0+cpu threads-1", "cpu avx2"),
-        ("NVIDIA H100 80GB HBM3 sm-90", "H100 80GB HBM3"),
+        ("nvidia sm-9.0 132-sms 2048-threads torch-2.13.0 cuda-13.0 (NVIDIA H200)", "H200"),
+        ("nvidia sm-9.0 (NVIDIA H100 80GB HBM3)", "H100 80GB HBM3"),
+        ("amd gfx942:sramecc+:xnack- 304-cus (AMD Instinct MI300X)", "Instinct MI300X"),
+        ("nvidia sm-9.0 132-sms 2048-threads torch-2.13.0", "nvidia sm-9.0"),
         ("H100", "H100"),
         ("", ""),
     ],

@@ -1,6 +1,6 @@
 """Plans and commits as values, drawn up from a view: which workers, which ranks, why. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from easyscale.agent.balance import limits, profile, sharing
@@ -52,22 +52,44 @@ def lay_out(
     doubts: Mapping[WorkerId, Doubt] = NO_DOUBTS,
 ) -> Layout:
     """The best map of the job's logical ranks onto these workers, within their memory."""
-    assert view.spec is not None
-    n = view.spec.logical_workers
-    slots = slots_of(view)
-    times = profile.micro_steps(slots.values(), doubts)
+    places = places_of(view, workers, present=present, doubts=doubts)
+    return lay_out_on(view, places, use_all=use_all)
+
+
+def places_of(
+    view: JobView,
+    workers: Iterable[WorkerId],
+    *,
+    present: Mapping[WorkerId, tuple[LogicalRank, ...]],
+    doubts: Mapping[WorkerId, Doubt] = NO_DOUBTS,
+) -> list[Place]:
+    """How fast each of these workers is believed to be, and how much its memory holds."""
+    workers = tuple(workers)
+    times = profile.micro_steps(slots_of(view).values(), doubts)
     usual = max(times.values(), default=1)
-    most = limits.most_ranks(view, slots, ranks_of(view.base))
-    places = [
+    most = bounds(view, workers)
+    return [
         Place(worker, times.get(worker, usual), present.get(worker, ()), most.get(worker))
         for worker in workers
     ]
+
+
+def bounds(view: JobView, workers: Collection[WorkerId]) -> dict[WorkerId, int]:
+    """The most ranks of each of these workers that memory bounds; together they hold the job."""
+    return limits.bounds(view, slots_of(view), workers)
+
+
+def lay_out_on(view: JobView, places: Sequence[Place], *, use_all: bool = False) -> Layout:
+    """The best map of the job's logical ranks onto these places, which may be made up."""
+    assert view.spec is not None
+    n = view.spec.logical_workers
     if len(view.spec.layout) == len(places):
         return follow(view.spec.layout, places)
-    if sum(n if place.most is None else place.most for place in places) < n:
-        # What memory was free may be free again: better to try than to stand still.
-        places = [replace(place, most=None) for place in places]
-    shared = sharing.Sharing.of(view, slots)
+    room = {place.worker: n if place.most is None else place.most for place in places}
+    if sum(room.values()) < n:
+        room = limits.stretched(room, n)
+        places = [replace(place, most=room[place.worker]) for place in places]
+    shared = sharing.Sharing.of(view, slots_of(view))
     places = sharing.arrange(places, shared, logical_workers=n, use_all=use_all)
     return plan(places, logical_workers=n, use_all=use_all)
 

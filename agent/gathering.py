@@ -4,14 +4,23 @@ Pure; also answers what a start still waits for.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from easyscale.agent import reaching, words
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
+from easyscale.kinds import bits_of
 from easyscale.model import Determinism, JobSpec, NodeRecord, SlotRecord, WorkerId
 from easyscale.rendezvous.agreement import JobView
+
+
+class NodeLimit(Protocol):
+    """How many nodes a job takes at most; None: any number."""
+
+    @property
+    def max_nodes(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +46,18 @@ def is_ready(slot: SlotRecord, view: JobView) -> bool:
     )
 
 
-def admitted(view: JobView, settings: LaunchSettings) -> tuple[NodeRecord, ...]:
+def admitted(view: JobView, limit: NodeLimit) -> tuple[NodeRecord, ...]:
     """Nodes that may take part: those at work first, then by age, up to the most."""
+    return _in_order(view)[: limit.max_nodes]
+
+
+def _in_order(view: JobView) -> tuple[NodeRecord, ...]:
     at_work = {worker.node for worker in view.base.workers} if view.base else set()
     nodes = sorted(
         view.nodes.values(),
         key=lambda node: (node.record.node not in at_work, node.create_revision),
     )
-    return tuple(node.record for node in nodes[: settings.max_nodes])
+    return tuple(node.record for node in nodes)
 
 
 def kind_of(slots: Iterable[SlotRecord], spec: JobSpec | None) -> str:
@@ -53,26 +66,41 @@ def kind_of(slots: Iterable[SlotRecord], spec: JobSpec | None) -> str:
         return ""
     if spec.kind:
         return spec.kind
-    kinds = Counter(slot.kind for slot in slots)
+    kinds = Counter(bits_of(slot.kind) for slot in slots)
     return min(kinds, key=lambda kind: (-kinds[kind], kind), default="")
 
 
 def fits_kind(slot: SlotRecord, kind: str) -> bool:
     """Bits are kept between slots of one kind only; without a kind any slot fits."""
-    return not kind or slot.kind == kind
+    return not kind or bits_of(slot.kind) == bits_of(kind)
 
 
-def newcomers(view: JobView, settings: LaunchSettings) -> tuple[SlotRecord, ...]:
+def newcomers(view: JobView, limit: NodeLimit) -> tuple[SlotRecord, ...]:
     """Waiting workers that could join a running job."""
-    kind = kind_of((), view.spec)
+    return tuple(slot for slot, hindrance in outside(view, limit) if not hindrance)
+
+
+def outside(view: JobView, limit: NodeLimit) -> Iterator[tuple[SlotRecord, str]]:
+    """The slots that a running job does not use, and what keeps each of them from joining."""
     members = set(view.base.workers) if view.base else set()
-    return tuple(
-        slot
-        for node in admitted(view, settings)
-        for slot in node.slots
-        if is_ready(slot, view) and slot.worker not in members and fits_kind(slot, kind)
-        if not reaching.apart(view, node.node)
-    )
+    kind = kind_of((), view.spec)
+    for place, node in enumerate(_in_order(view)):
+        most = limit.max_nodes
+        surplus = "" if most is None or place < most else f"the job takes at most {most} nodes"
+        for slot in node.slots:
+            if slot.worker is None or slot.worker not in members:
+                yield slot, surplus or _hindrance(slot, node.node, view, kind)
+
+
+def _hindrance(slot: SlotRecord, node: str, view: JobView, kind: str) -> str:
+    if slot.worker is not None and view.ended(slot.worker):
+        return "its worker has ended"
+    if not is_ready(slot, view):
+        return slot.state.replace("_", " ")
+    if not fits_kind(slot, kind):
+        return f"of kind {slot.kind}, the job is of kind {kind}"
+    others = reaching.apart(view, node)
+    return f"it and {words.listed(others)} do not reach each other" if others else ""
 
 
 def out_of_reach(view: JobView) -> str:
@@ -86,12 +114,12 @@ def out_of_reach(view: JobView) -> str:
     return ""
 
 
-def misfits(view: JobView, settings: LaunchSettings) -> tuple[SlotRecord, ...]:
+def misfits(view: JobView, limit: NodeLimit) -> tuple[SlotRecord, ...]:
     """Waiting workers that could join but for their kind."""
     kind = kind_of((), view.spec)
     return tuple(
         slot
-        for node in admitted(view, settings)
+        for node in admitted(view, limit)
         for slot in node.slots
         if is_ready(slot, view) and not fits_kind(slot, kind)
     )

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from easyscale.agent import drafts, gathering
-from easyscale.agent.settings import LaunchSettings
 from easyscale.model import Commit, SlotRecord, Wish, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
@@ -24,7 +23,8 @@ class Wanted:
     rebalance: bool
 
 
-def wanted(view: JobView, base: Commit, settings: LaunchSettings) -> Wanted:
+def wanted(view: JobView, base: Commit, limit: gathering.NodeLimit) -> Wanted:
+    """What everybody who has a say wants of the members of the running generation."""
     slots = drafts.slots_of(view)
     leave = tuple(w for w in base.workers if view.is_present(w) and is_drained(view, w, slots))
     absent = tuple(w for w in base.workers if not view.is_present(w))
@@ -35,7 +35,7 @@ def wanted(view: JobView, base: Commit, settings: LaunchSettings) -> Wanted:
         absent=absent,
         fresh=tuple(
             slot
-            for slot in gathering.newcomers(view, settings)
+            for slot in gathering.newcomers(view, limit)
             if slot.worker is not None
             and not is_drained(view, slot.worker, slots)
             and not any(moves_away(wish, slot.worker) for wish in wishes)

@@ -46,6 +46,15 @@ class TriedPlan(msgspec.Struct, frozen=True, kw_only=True):
     times: int = 1
 
 
+class DoubtedSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that is believed to compute slower than it measures."""
+
+    worker: WorkerId
+    #: So many times as long; written anew when it has changed clearly.
+    factor: float
+    reason: str
+
+
 class SpeedRecord(Record, frozen=True, kw_only=True):
     """How the present plan came about, which slots are slow, what did not work (`speed`)."""
 
@@ -56,6 +65,9 @@ class SpeedRecord(Record, frozen=True, kw_only=True):
     former: FormerPlan | None = None
     slow: tuple[SlowSlot, ...] = ()
     tried: tuple[TriedPlan, ...] = ()
+    #: What else its leader goes by, so that others can tell why the plan is this one.
+    doubts: tuple[DoubtedSlot, ...] = ()
+    max_nodes: int | None = None
 
 
 class ProfilePoint(msgspec.Struct, frozen=True, kw_only=True):

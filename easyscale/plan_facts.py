@@ -20,6 +20,20 @@ class PlannedSlot(msgspec.Struct, frozen=True, kw_only=True):
     previous_count: int | None = None
     #: How much of each rank's time there is waiting for data; part of `busy_s`.
     data_wait_s: float | None = None
+    #: So many ranks fit into its memory; null where nothing bounds it.
+    most_ranks: int | None = None
+    #: It is believed to take so many times what it measures, and why; part of `busy_s`.
+    doubt_factor: float | None = None
+    doubt: str = ""
+
+
+class SlotLeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot that no plan of this job may give ranks to: it counts in no sum."""
+
+    node: str
+    slot: str
+    kind: str
+    reason: str
 
 
 class Waste(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,3 +90,4 @@ class PlanFacts(msgspec.Struct, frozen=True, kw_only=True):
     slower_since: str | None = None
     #: Why other plans were looked at.
     occasion: str = ""
+    left_out: tuple[SlotLeftOut, ...] = ()

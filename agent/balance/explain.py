@@ -1,77 +1,51 @@
 """Why a plan is this one: shares, waste and other plans, of a job's records or of slots to come.
 
-Pure; the same sums serve slots that run and slots that somebody thinks of.
+Pure. Of a job it counts with the slots, speeds and bounds that its leader plans with.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property, partial
 from math import lcm
-from statistics import median_low
 from typing import TypedDict
 
-import msgspec
-
-from easyscale.agent import drafts, words
-from easyscale.agent.balance import proposals
+from easyscale.agent import drafts, gathering
+from easyscale.agent.balance import doubting, trials
+from easyscale.agent.balance.alternatives import other_plans, slow_slot
+from easyscale.agent.balance.book import Book, Row
 from easyscale.agent.balance.planner import Place, plan
-from easyscale.agent.balance.profile import NS_PER_S, micro_steps
-from easyscale.agent.balance.sharing import NOT_SHARED, Sharing, arrange
+from easyscale.agent.balance.profile import NS_PER_S
 from easyscale.agent.balance.waste import Load, unused
-from easyscale.balance import FormerPlan
+from easyscale.agent.memory import Memory
+from easyscale.agent.settings import Balance
+from easyscale.agent.wants import Wanted, wanted
+from easyscale.balance import DoubtedSlot, FormerPlan, SpeedRecord, TriedPlan
 from easyscale.errors import UsageError
-from easyscale.kinds import short_kind
-from easyscale.model import Commit, LogicalRank, SlotRecord, WorkerId
-from easyscale.plan_facts import Alternative, PlanFacts, PlannedSlot, PreviousPlan, Waste
+from easyscale.model import (
+    Assignment,
+    Commit,
+    LogicalRank,
+    Mode,
+    Occasion,
+    Plan,
+    SlotRecord,
+    WorkerId,
+)
+from easyscale.plan_facts import (
+    PlanFacts,
+    PlannedSlot,
+    PreviousPlan,
+    SlotLeftOut,
+    Waste,
+)
 from easyscale.rendezvous.view import JobView
 
-#: Other plans that are shown at most.
-MOST_ALTERNATIVES = 4
-#: A slot this much slower than its kind is the first that a person would do without.
-SLOWER = 1.2
-#: and no noise, beyond so many times the spread of its steps; or the leader calls it slow.
-NOISE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A slot as the sums need it; times in units of which `Book.unit` make a second."""
-
-    worker: WorkerId
-    kind: str
-    micro_step: int
-    ranks: tuple[LogicalRank, ...] = ()
-    spread: float | None = None
-    most: int | None = None
-    is_measured: bool = True
-    data_wait_s: float | None = None
-
-    @property
-    def place(self) -> Place:
-        return Place(self.worker, self.micro_step, self.ranks, self.most)
-
-    @property
-    def busy(self) -> int:
-        return len(self.ranks) * self.micro_step
-
-
-@dataclass(frozen=True, slots=True)
-class Book:
-    """All slots of a plan, and how many units of time make a second."""
-
-    rows: tuple[Row, ...]
-    unit: int
-    logical_workers: int
-    shared: Sharing = NOT_SHARED
-
-    @property
-    def work(self) -> int:
-        """A step's work: how long the slowest slot computes."""
-        return max(row.busy for row in self.rows)
-
-    def seconds(self, units: int) -> float:
-        return float(Fraction(units, self.unit))
+#: While a plan stands to measure something, no better one is taken.
+_MEASURES = {
+    Occasion.PROFILE: "a profile measures the slots of this plan",
+    Occasion.PROBE: "this plan measures a slot that was slow",
+}
 
 
 # --- slots that do not exist -------------------------------------------------------------------
@@ -96,13 +70,15 @@ def of_kinds(kinds: Sequence[KindOfSlot], logical_workers: int) -> PlanFacts:
         for kind in kinds
         for i in range(kind.slots)
     )
-    layout = plan([row.place for row in rows], logical_workers=logical_workers)
+    lay_out = partial(plan, logical_workers=logical_workers)
+    layout = lay_out([row.place for row in rows])
     book = Book(
         tuple(replace(row, ranks=layout.ranks.get(row.worker, ())) for row in rows),
         unit,
         logical_workers,
+        lay_out,
     )
-    others = _others(book, slow=None)
+    others = other_plans(book, slow=None)
     return PlanFacts(
         job=None,
         era=None,
@@ -122,18 +98,131 @@ def of_kinds(kinds: Sequence[KindOfSlot], logical_workers: int) -> PlanFacts:
 # --- a job -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """What the job's leader goes by, of the settings that it was started with."""
+
+    max_nodes: int | None = None
+
+
+@dataclass(frozen=True)  # no slots: what is derived is computed once, when first asked for
+class _Scene:
+    """The slots of a job as its leader counts with them: which may take part, and how fast."""
+
+    view: JobView
+    base: Commit
+    logical_workers: int
+    record: SpeedRecord | None
+
+    @cached_property
+    def _limit(self) -> _Limit:
+        return _Limit(self.record.max_nodes if self.record is not None else None)
+
+    @cached_property
+    def _ask(self) -> Wanted:
+        return wanted(self.view, self.base, self._limit)
+
+    @cached_property
+    def _may_hold(self) -> frozenset[WorkerId]:
+        fresh = (slot.worker for slot in self._ask.fresh)
+        return frozenset((*self._ask.stay, *(worker for worker in fresh if worker is not None)))
+
+    @cached_property
+    def _position(self) -> int:
+        return self.view.progress.position if self.view.progress is not None else -1
+
+    @cached_property
+    def slots(self) -> dict[WorkerId, SlotRecord]:
+        return drafts.slots_of(self.view)
+
+    def book(self) -> Book:
+        present = drafts.ranks_of(self.base)
+        doubts = self.record.doubts if self.record is not None else ()
+        places = drafts.places_of(
+            self.view,
+            sorted(self._may_hold | {worker for worker, held in present.items() if held}),
+            present=present,
+            doubts=doubting.believed(doubts),
+        )
+        of_worker = {each.worker: each for each in doubts}
+        return Book(
+            tuple(self._row(place, of_worker.get(place.worker)) for place in places),
+            NS_PER_S,
+            self.logical_workers,
+            partial(drafts.lay_out_on, self.view),
+            tried=self._tried(),
+            stays=_MEASURES.get(self.base.occasion, ""),
+        )
+
+    def _row(self, place: Place, doubt: DoubtedSlot | None) -> Row:
+        slot = self.slots.get(place.worker)
+        return Row(
+            place.worker,
+            slot.kind if slot is not None else "",
+            place.micro_step,
+            place.ranks,
+            spread=slot.spread if slot is not None else None,
+            most=place.most,
+            is_measured=slot is not None and bool(slot.micro_step_s),
+            data_wait_s=slot.data_wait_s if slot is not None else None,
+            doubt=doubt,
+            may_hold=place.worker in self._may_hold,
+            is_member=place.worker in self.base.workers,
+        )
+
+    def _tried(self) -> Sequence[TriedPlan]:
+        """Maps that are not tried again now, newest first."""
+        if self.record is None:
+            return ()
+        memory = Memory(tried=self.record.tried, position=self._position)
+        found = (
+            trials.failed_before(self._plan_of(tried), memory, self.slots, Balance())
+            for tried in reversed(memory.tried)
+        )
+        return [tried for tried in found if tried is not None]
+
+    def _plan_of(self, tried: TriedPlan) -> Plan:
+        """A plan with these shares; which ranks they are does not matter."""
+        return Plan(
+            generation=self.base.generation,
+            mode=Mode.BOUNDARY,
+            assignments=tuple(
+                Assignment(worker, tuple(map(LogicalRank, range(count))))
+                for worker, count in tried.counts
+            ),
+            main=None,
+            reason=tried.reason,
+        )
+
+    def left_out(self) -> tuple[SlotLeftOut, ...]:
+        """Slots that no plan may use now, with the reason; those that are gone are no slots."""
+        leaving = [(self.slots.get(worker), "draining") for worker in self._ask.leave]
+        leaving += [(self.slots.get(worker), "out of reach") for worker in self._ask.absent]
+        others = [
+            (slot, hindrance or "shall hold nothing")
+            for slot, hindrance in gathering.outside(self.view, self._limit)
+            if slot.worker not in self._may_hold and slot.state != "gone"
+        ]
+        return tuple(
+            SlotLeftOut(node=slot.worker.node, slot=slot.slot, kind=slot.kind, reason=reason)
+            for slot, reason in (*leaving, *others)
+            if slot is not None and slot.worker is not None
+        )
+
+
 def of_job(job: str, view: JobView, *, measured_s: float | None) -> PlanFacts:
     """The running plan of a job, by the speeds that its slots have now."""
-    commit, spec = view.base, view.spec
+    commit, spec, record = view.base, view.spec, view.speed
     if commit is None or spec is None:
         raise UsageError(f"job {job!r} has no plan yet", hint=f"easyscale status {job}")
-    slots = drafts.slots_of(view)
-    book = _book(commit, slots, spec.logical_workers, Sharing.of(view, slots))
+    scene = _Scene(view, commit, spec.logical_workers, record)
+    book = scene.book()
     is_measured = any(row.is_measured for row in book.rows)
-    record = view.speed
     is_of_it = record is not None and record.generation == commit.generation
     former = record.former if record is not None and is_of_it else None
-    slow = _slow(book, frozenset(each.worker for each in record.slow) if record else frozenset())
+    slow = slow_slot(
+        book, frozenset(each.worker for each in record.slow) if record else frozenset()
+    )
     predicted_s = commit.step_s[1] if commit.step_s else None
     if predicted_s is None and is_measured:
         predicted_s = book.seconds(book.work)
@@ -151,49 +240,11 @@ def of_job(job: str, view: JobView, *, measured_s: float | None) -> PlanFacts:
         assignments=_assignments(book, former.counts if former else None),
         moved_ranks=_moved(commit, former.counts if former else None),
         previous=_previous(former) if former else None,
-        alternatives=_others(book, slow=slow) if is_measured else (),
+        alternatives=other_plans(book, slow=slow) if is_measured else (),
         slower_since=slow.worker.place if slow is not None and slow.busy == book.work else None,
         occasion=f"now that {slow.worker.place} is slow" if slow is not None else "",
+        left_out=scene.left_out(),
     )
-
-
-def _book(commit: Commit, slots: Mapping[WorkerId, SlotRecord], n: int, shared: Sharing) -> Book:
-    ranks = drafts.ranks_of(commit)
-    usable = {w: slot for w, slot in slots.items() if w in ranks or slot.state == "standby"}
-    missing = [SlotRecord(w.slot, "", w) for w in ranks if w not in usable]
-    times = micro_steps((*usable.values(), *missing))
-    rows = [
-        Row(
-            worker,
-            usable[worker].kind if worker in usable else "",
-            times[worker],
-            ranks.get(worker, ()),
-            spread=usable[worker].spread if worker in usable else None,
-            is_measured=worker in usable and bool(usable[worker].micro_step_s),
-            data_wait_s=usable[worker].data_wait_s if worker in usable else None,
-        )
-        for worker in sorted({*usable, *ranks})
-    ]
-    return Book(tuple(rows), NS_PER_S, n, shared)
-
-
-def _slow(book: Book, told: frozenset[WorkerId]) -> Row | None:
-    """The slot that costs the step most of those that are slower than their kind, beyond noise."""
-    usual = _usual(book)
-    slow = [
-        row
-        for row in book.rows
-        if row.is_measured and row.micro_step >= SLOWER * usual[row.kind]
-        if row.worker in told or row.micro_step >= (1 + NOISE * (row.spread or 0)) * usual[row.kind]
-    ]
-    return max(slow, key=lambda row: (row.busy, row.micro_step), default=None)
-
-
-def _usual(book: Book) -> dict[str, int]:
-    by_kind: dict[str, list[int]] = defaultdict(list)
-    for row in book.rows:
-        by_kind[row.kind].append(row.micro_step)
-    return {kind: median_low(times) for kind, times in by_kind.items()}
 
 
 def _previous(former: FormerPlan) -> PreviousPlan:
@@ -253,95 +304,9 @@ def _assignments(book: Book, before: Mapping[str, int] | None) -> tuple[PlannedS
             busy_s=book.seconds(row.busy) if row.is_measured else None,
             previous_count=before.get(row.worker.place, 0) if before is not None else None,
             data_wait_s=row.data_wait_s,
+            most_ranks=row.most,
+            doubt_factor=row.doubt.factor if row.doubt is not None else None,
+            doubt=row.doubt.reason if row.doubt is not None else "",
         )
         for row in book.rows
     )
-
-
-def _others(book: Book, *, slow: Row | None) -> tuple[Alternative, ...]:
-    """What the obvious other plan would cost, and what would help."""
-    counts = tuple(sorted((len(row.ranks) for row in book.rows if row.ranks), reverse=True))
-    present = Alternative(
-        name="this plan",
-        per_slot=counts,
-        busy_s=book.seconds(book.work),
-        against_now_share=None,
-        reason="kept",
-        is_present=True,
-    )
-    candidates = (_best(book), _without(book, slow), _more(book), _recovered(book, slow))
-    found = [present, *(each for each in candidates if each is not None)]
-    return tuple(found[:MOST_ALTERNATIVES])
-
-
-def _alternative(book: Book, rows: Iterable[Row], *, name: str, reason: str) -> Alternative:
-    n = book.logical_workers
-    places = arrange([row.place for row in rows], book.shared, logical_workers=n)
-    layout = plan(places, logical_workers=n)
-    shares = sorted((len(held) for held in layout.ranks.values()), reverse=True)
-    return Alternative(
-        name=name,
-        per_slot=tuple(shares),
-        busy_s=book.seconds(layout.step),
-        against_now_share=float(Fraction(layout.step, book.work) - 1),
-        reason=reason,
-    )
-
-
-def _best(book: Book) -> Alternative | None:
-    """The least step of these slots, where the present plan is not it."""
-    best = _alternative(book, book.rows, name="best of these slots", reason="")
-    if best.against_now_share is None or best.against_now_share >= 0:
-        return None
-    known = all(row.is_measured for row in book.rows if row.ranks)
-    why = "not yet worth a change" if known else "measured too little to know"
-    return msgspec.structs.replace(best, reason=why)
-
-
-def _without(book: Book, slow: Row | None) -> Alternative | None:
-    """The plan without the slow slot, else without the one that sets the step."""
-    used = [row for row in book.rows if row.ranks]
-    least = slow or max(used, key=lambda row: (row.micro_step, row.busy))
-    others = [row for row in book.rows if row.worker != least.worker]
-    if not others or not least.ranks:
-        return None
-    held = sum(book.work // row.micro_step for row in others)
-    if held >= book.logical_workers:
-        reason = "the others hold all of it in the same time"
-    else:
-        reason = f"the others hold {held} of {book.logical_workers} in that time"
-    name = f"without {least.worker.place}"
-    return _alternative(book, others, name=name, reason=reason)
-
-
-def _more(book: Book) -> Alternative | None:
-    """The best proposal."""
-    usual = _usual(book)
-    kinds = proposals.kinds_of((row.kind, row.micro_step) for row in book.rows)
-    offer = next(
-        iter(proposals.propose(kinds, book.logical_workers, present_step=book.work, top=1)), None
-    )
-    if offer is None:
-        return None
-    extra = [
-        Row(WorkerId("", "", str(i), 0), offer.kind, usual[offer.kind]) for i in range(offer.slots)
-    ]
-    what = short_kind(offer.kind)
-    name = f"one more {what or 'slot'}"
-    if offer.slots > 1:
-        name = f"{offer.slots} more {what or 'slots'}"
-    reason = f"proposed: {100 * (float(offer.score) - 1):.0f} % more for each"
-    return _alternative(book, (*book.rows, *extra), name=name, reason=reason)
-
-
-def _recovered(book: Book, slow: Row | None) -> Alternative | None:
-    """The plan if the slow slot had the speed of its kind again."""
-    if slow is None:
-        return None
-    usual = _usual(book)[slow.kind]
-    rows = [
-        replace(row, micro_step=usual) if row.worker == slow.worker else row for row in book.rows
-    ]
-    moved = len(plan([row.place for row in rows], logical_workers=book.logical_workers).moved)
-    reason = f"{words.count(moved, 'rank')} would move" if moved else "no move needed"
-    return _alternative(book, rows, name=f"{slow.worker.place} recovers", reason=reason)

@@ -9,7 +9,7 @@ import msgspec
 
 from easyscale.agent import drafts
 from easyscale.agent.actions import Transact
-from easyscale.agent.balance import profile, proposals
+from easyscale.agent.balance import doubting, profile, proposals
 from easyscale.agent.balance.planner import Place, step_of
 from easyscale.agent.state import State, Turn
 from easyscale.balance import (
@@ -92,6 +92,8 @@ def _speed(turn: Turn, base: Commit) -> SpeedRecord:
             if slow.is_told and worker in present
         ),
         tried=memory.tried,
+        doubts=doubting.told(memory, known.doubts if known is not None else ()),
+        max_nodes=state.settings.max_nodes,
     )
 
 

@@ -1,5 +1,6 @@
 """The plan of a job and why it is this one: each slot's share, the waste, the other plans; pure."""
 
+from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ _UNSURE_SHARE: Final = 0.05
 #: Waiting for data is told from this share of a rank's time on, of so many slots.
 _DATA_SHARE: Final = 0.05
 _MOST_WAITING: Final = 4
+#: So many slots of one reason are named.
+_MOST_NAMED: Final = 4
 #: A step this much longer than predicted is worth a mark.
 _SLOWER: Final = 1.1
 
@@ -48,7 +51,9 @@ def plan_lines(
     """What the plan is; with `--explain` also the other plans that were looked at."""
     lines = [*_title(plan, cells, glyphs, zone), (), *_slots(plan, cells, glyphs), ()]
     lines += _totals(plan, cells, glyphs)
+    lines += _left_out(plan, cells, glyphs)
     if explain:
+        lines += _bounds(plan, cells, glyphs)
         lines += _data(plan, cells, glyphs)
         lines += [] if cells >= WIDE else _before(plan, cells, glyphs)
     if explain and plan.alternatives:
@@ -174,6 +179,45 @@ def _totals(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
         padding = _rate(waste.padding_per_s)
         rows += _labelled("waste", f"{told}the slowest is done, {padding} padding", cells)
     return [*rows, *_labelled("reason", glyphs.prose(plan.reason), cells)]
+
+
+def _left_out(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
+    """Slots that no plan may use, by the reason; they are in no sum."""
+    by_reason: dict[str, list[str]] = {}
+    for slot in plan.left_out:
+        name = f"{glyphs.name(slot.node)}/{glyphs.name(slot.slot)}"
+        by_reason.setdefault(slot.reason, []).append(name)
+    rows: list[Line] = []
+    for reason, names in by_reason.items():
+        rows += _labelled("left out", f"{_named(names)}: {glyphs.prose(reason)}", cells)
+    return rows
+
+
+def _bounds(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:
+    """Where memory takes no more ranks than there are, and what is not believed as measured."""
+    by_most: dict[int, list[str]] = {}
+    rows: list[Line] = []
+    doubted: list[Line] = []
+    for slot in plan.assignments:
+        name = f"{glyphs.name(slot.node)}/{glyphs.name(slot.slot)}"
+        if slot.most_ranks is not None and len(slot.ranks) >= slot.most_ranks:
+            by_most.setdefault(slot.most_ranks, []).append(name)
+        if slot.doubt_factor is not None:
+            ratio = numbers.ratio(slot.doubt_factor, times=glyphs.times, fine=True)
+            told = f"{name} counts as {ratio} slower than it measures: {glyphs.prose(slot.doubt)}"
+            doubted += _labelled("doubt", told, cells)
+    for most, names in sorted(by_most.items()):
+        rank = "rank" if most == 1 else "ranks"
+        each = " each" if len(names) > 1 else ""
+        rows += _labelled("memory", f"{_named(names)}: room for {most} {rank}{each}", cells)
+    return [*rows, *doubted]
+
+
+def _named(names: Sequence[str]) -> str:
+    """Some of the slots by name, and how many more there are."""
+    if len(names) > _MOST_NAMED:
+        return f"{', '.join(names[: _MOST_NAMED - 1])} and {len(names) - _MOST_NAMED + 1} more"
+    return ", ".join(names)
 
 
 def _data(plan: PlanFacts, cells: int, glyphs: Glyphs) -> list[Line]:

@@ -51,7 +51,8 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
         return Change(None, f"pausing: waits for {words.places(left)}", memory)
     memory = recalling.recall(view, memory)
     memory = loaders.follow(view, memory, settings.balance)
-    memory = slowness.notice(view, memory, settings.balance, now)
+    if not scaling.is_under_way(memory):  # whose sizes leave slots empty that are not slow
+        memory = slowness.notice(view, memory, settings.balance, now)
     memory = trials.judge(view, memory, settings)
     scene = Scene(view, base, wanted(view, base, settings), memory, settings, now)
     if memory.entered == base.generation:

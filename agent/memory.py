@@ -44,6 +44,18 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class Appeal:
+    """A map was undone for long steps; if they stay as long without it, it was not the map."""
+
+    generation: GenerationNumber
+    counts: tuple[tuple[WorkerId, int], ...]
+    before_s: float
+    measured_s: float
+    #: It is heard when the job has completed so many operations.
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
 class Slowness:
     """A slot that takes longer than its kind: since which position, how much, whether told."""
 
@@ -141,6 +153,7 @@ class Memory:
     gathering_s: float | None = None
     complete_s: float | None = None
     trial: Trial | None = None
+    appeal: Appeal | None = None
     #: Maps that measured worse than they had promised, and slots that had promised too much.
     tried: tuple[TriedPlan, ...] = ()
     doubts: Mapping[WorkerId, Doubt] = field(default_factory=dict)

@@ -120,9 +120,9 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     other_speed: float = 0.15
     #: A slot that was emptied is given one rank for so many steps and seconds, to see how fast
     #: it is now: as often as costs this share of all time, half as often after each time in vain.
-    probe_steps: int = 8
-    probe_least_s: float = 2.0
-    probe_share: float = 0.02
+    probe_steps: int = 5
+    probe_least_s: float = 1.0
+    probe_share: float = 0.04
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):

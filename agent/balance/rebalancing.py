@@ -214,7 +214,8 @@ def follow_probes(scene: Scene) -> Memory:
             elif known is not None and worker in memory.slow:
                 probes[worker] = known  # it may be emptied again: the wait goes on doubling
         elif worker in memory.slow:
-            probes[worker] = _rest(known, memory, balance, cost=times[worker] / step)
+            beyond = max(0.0, times[worker] / step - 1)
+            probes[worker] = _rest(known, memory, balance, cost=beyond)
     return replace(memory, probes=probes)
 
 
@@ -228,7 +229,10 @@ def _is_under_way(probe: Probe, scene: Scene) -> bool:
 
 
 def _rest(known: Probe | None, memory: Memory, balance: Balance, *, cost: float) -> Probe:
-    """The first wait is so long that probes cost their share of the time; then it doubles."""
+    """The first wait is so long that probes cost their share of the time; then it doubles.
+
+    ``cost`` is by what share a step is longer while that slot holds a rank.
+    """
     if known is not None and known.began is None:
         return known
     first = max(_LEAST_REST, int(balance.probe_steps * cost / balance.probe_share))

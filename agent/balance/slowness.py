@@ -5,7 +5,7 @@ machine that slow together are its weather and no news, but may be looked at aga
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
@@ -34,6 +34,8 @@ class Speeds:
     """What the members of a generation measure, and what is usual among them."""
 
     measured: Mapping[WorkerId, SlotRecord]
+    #: Who computes now: what is known of an idle slot is of another time, and no measure of others.
+    holding: Collection[WorkerId]
     #: What a rank takes there, as far as that is believed, and of late.
     taken: Mapping[WorkerId, float]
     late: Mapping[WorkerId, float]
@@ -74,7 +76,10 @@ class Speeds:
         }
 
     def _lower_median(self, workers: list[WorkerId]) -> float:
-        return median_low(self.taken[worker] for worker in workers)
+        return median_low(self.taken[worker] for worker in self._at_work(workers))
+
+    def _at_work(self, workers: list[WorkerId]) -> list[WorkerId]:
+        return [worker for worker in workers if worker in self.holding] or workers
 
     def is_alone(self, worker: WorkerId) -> bool:
         return len(self._of_kind[self.measured[worker].kind]) == 1
@@ -95,7 +100,8 @@ class Speeds:
         """In the last few steps it was as fast as others then: a median may be of other moments."""
         host, kind = self.hosts.get(worker.node, worker.node), self.measured[worker].kind
         others = [self._of_kind[kind], self._of_machine[host, kind]]
-        usual_s = max(median_low(self.late[w] for w in each) for each in others if len(each) > 1)
+        groups = [self._at_work(each) for each in others if len(each) > 1]
+        usual_s = max(median_low(self.late[each] for each in group) for group in groups)
         return self.late[worker] < share * usual_s
 
     def usual_wait_s(self, worker: WorkerId) -> float:
@@ -126,7 +132,9 @@ def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memor
     best = {w: min(memory.best.get(w, each), each) for w, each in surely.items()}
     memory = replace(memory, best=best)
     hosts = {name: node.record.host for name, node in view.nodes.items()}
-    watch = _Watch(view, base, memory, balance, now, Speeds(measured, taken, late, hosts, best))
+    holding = {member.worker for member in base.members if member.ranks}
+    speeds = Speeds(measured, holding, taken, late, hosts, best)
+    watch = _Watch(view, base, memory, balance, now, speeds)
     slow = {worker: found for worker in measured if (found := watch.judge(worker)) is not None}
     told = {w: replace(s, reason=watch.reason(w, s)) for w, s in slow.items() if s.is_told}
     relapses = watch.relapses(well=[w for w, s in memory.slow.items() if s.is_told], still=told)

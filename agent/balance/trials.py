@@ -7,10 +7,12 @@ A slot that gained ranks and broke the promise computes slower than it measures,
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
+
 from easyscale.agent import drafts, words
 from easyscale.agent.balance import profile
 from easyscale.agent.balance.planner import Place, shares, step_of
-from easyscale.agent.memory import Doubt, Memory, Trial
+from easyscale.agent.memory import Appeal, Doubt, Memory, Trial
 from easyscale.agent.settings import Balance, LaunchSettings
 from easyscale.balance import TriedPlan
 from easyscale.model import (
@@ -28,7 +30,9 @@ from easyscale.rendezvous.agreement import JobView
 #: Plans that were undone are remembered up to this many,
 MOST_TRIED = 20
 #: and for so many times the steps in which a change has to pay; twice as long after each time.
-FORGIVEN_AFTER = 10
+FORGIVEN_AFTER = 4
+#: Steps under the map before, after which it is known whether the one that was undone was slow.
+_APPEAL_STEPS = 5
 
 
 def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
@@ -38,7 +42,7 @@ def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSett
         memory = replace(memory, moves=(*memory.moves, memory.position)[-MOST_TRIED:])
     on_trial = plan.occasion is Occasion.REBALANCE and plan.step_s is not None
     if base is None or not on_trial or progress is None or not progress.steps_per_s:
-        return replace(memory, trial=None)
+        return replace(memory, trial=None, appeal=_appeal(plan, view, memory))
     assert plan.step_s is not None
     before_s = 1 / progress.steps_per_s
     if memory.unproven is None:
@@ -50,12 +54,51 @@ def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSett
         promised_s=plan.step_s[1],
         due=progress.position + settings.balance.trial_steps,
     )
-    return replace(memory, trial=trial)
+    return replace(memory, trial=trial, appeal=None)
+
+
+def _appeal(plan: Plan, view: JobView, memory: Memory) -> Appeal | None:
+    trial, progress = memory.trial, view.progress
+    if plan.occasion is not Occasion.UNDO or trial is None or progress is None or not memory.tried:
+        return None
+    undone = memory.tried[-1]
+    due = progress.position + _APPEAL_STEPS
+    return Appeal(plan.generation, undone.counts, trial.before_s, undone.measured_s, due)
+
+
+def hear(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
+    """Acquit a map that was undone, if steps are no shorter without it.
+
+    What is beside the micro-steps, the script's own work or the network, had become slower.
+    """
+    appeal, base, progress = memory.appeal, view.base, view.progress
+    if appeal is None or base is None:
+        return memory
+    if base.generation != appeal.generation:
+        return replace(memory, appeal=None) if base.generation > appeal.generation else memory
+    if progress is None or not progress.steps_per_s or progress.position < appeal.due:
+        return memory
+    memory = replace(memory, appeal=None)
+    held = tuple(Assignment(m.worker, m.ranks) for m in base.members)
+    tolerated_s = appeal.before_s * (1 + settings.balance.trial_tolerance)
+    excess_s = 1 / progress.steps_per_s - appeal.before_s
+    if _step_now(view, held, memory) > tolerated_s:
+        return memory  # slots have become slower meanwhile, which explains it as well
+    if excess_s < (appeal.measured_s - appeal.before_s) / 2:
+        return memory
+    acquitted = [each for each in memory.tried if each.counts == appeal.counts]
+    tried = tuple(
+        msgspec.structs.replace(each, until=memory.position) if each in acquitted else each
+        for each in memory.tried
+    )
+    gained = {worker for worker, _ in appeal.counts}
+    doubts = {w: doubt for w, doubt in memory.doubts.items() if w not in gained}
+    return replace(memory, tried=tried, doubts=doubts)
 
 
 def judge(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
     """Once there is enough to measure: keep the map on trial, or undo it and remember it."""
-    memory = _drop_old_doubts(view, memory, settings.balance)
+    memory = hear(view, _drop_old_doubts(view, memory, settings.balance), settings)
     trial, base, progress = memory.trial, view.base, view.progress
     if trial is None or base is None or trial.undone:
         return memory

@@ -22,6 +22,8 @@ _NOISE = 4.0
 #: spread is believed to be no less than this share.
 _LEAST = 8
 _UNSURE = 0.2
+#: Of so many, one that is not like the rest, as a step that compiles, is outvoted.
+_OUTVOTING = 3
 #: The last steps alone are so many.
 _RECENT = 5
 #: The usual pace is found anew after so many entries: a median costs more than an addition.
@@ -70,6 +72,10 @@ class Window:
     def middle(self) -> float | None:
         """The median; while the pace is changing, of what was before."""
         return median(self._values) if self._values else None
+
+    def settled(self) -> float | None:
+        """The median, once there are enough for one that is odd to be outvoted."""
+        return self.middle() if len(self._values) >= _OUTVOTING else None
 
     def recent(self) -> float | None:
         """The median of the last few: slots that are compared by it saw the same moments."""
@@ -228,6 +234,17 @@ class Timing:
         self._step_ended_s = None
         self._forget_step()
         self._is_stale = self._is_cold = True
+
+    def change_map(self, *, is_other: bool) -> None:
+        """Other ranks from here on, and other steps; other micro-steps where ``is_other``.
+
+        Those are of a slot that had nothing to compute for a while, or of one beside which slots
+        fall idle one by one: what was measured before says nothing of now.
+        """
+        self.interrupt()
+        if is_other:
+            self.micro_steps.clear()
+            self.delays.clear()
 
 
 def middle(window: Window) -> float | None:

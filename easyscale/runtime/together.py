@@ -24,6 +24,7 @@ from easyscale.model import (
     Commit,
     GenerationNumber,
     Mode,
+    Occasion,
     Position,
     Span,
     WorkerId,
@@ -387,7 +388,11 @@ class Together:
                 self._session.generation = commit.generation
                 self._standing.formed = commit.generation
                 self._share = None
+                was_idle = not self._ranks
                 self._set_ranks(commit)
+                self._training.timing.change_map(
+                    is_other=was_idle or commit.occasion is Occasion.PROFILE
+                )
                 self._say_entered(commit)
             case member.SayEntered(commit=commit):
                 self._say_entered(commit)

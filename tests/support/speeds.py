@@ -118,6 +118,9 @@ class Race:
     _idle: dict[WorkerId, float] = field(default_factory=dict)
     _steps: Window = field(default_factory=Window)
     _generation: GenerationNumber | None = None
+    #: The first step of a generation is no measure, and until there is another the last one stands.
+    _is_first: bool = True
+    _step_s: float = 0.1
     _noise: Noise = field(init=False)
 
     def __post_init__(self) -> None:
@@ -189,12 +192,16 @@ class Race:
             commit = worker.entered
             if commit is not None and commit.generation != self._generation:
                 self._generation = commit.generation
+                self._step_s = self._steps.middle() or self._step_s
                 self._steps.clear()
+                self._is_first = True
             if ranks := len(self._ranks(worker)):
                 busy[worker.id] = self._compute(worker.id, ranks)
         took_s = max(busy.values(), default=0.0) + self.overhead_s
         self._idle = {worker: took_s - each for worker, each in busy.items()}
-        self._steps.append(took_s)
+        if not self._is_first:
+            self._steps.append(took_s)
+        self._is_first = False
         return took_s
 
     def _compute(self, worker: WorkerId, ranks: int) -> float:
@@ -202,7 +209,11 @@ class Race:
         index = int(worker.slot.partition(":")[2])
         slot = self.slots[index]
         each = [slot.takes(self.step) * self._noise.of(index) for _ in range(ranks)]
-        self._windows.setdefault(worker, Window()).append(slot.claims * sum(each) / ranks)
+        window = self._windows.setdefault(worker, Window())
+        if worker not in self._idle:
+            window.clear()
+        if not self._is_first:
+            window.append(slot.claims * sum(each) / ranks)
         ahead_s = sum(each) + self._idle.get(worker, 0.0)
         wait_s = max(0.0, ranks * slot.loads(self.step) - ahead_s)
         self._delays.setdefault(worker, Window()).append(wait_s / ranks)
@@ -214,8 +225,8 @@ class Race:
         return step_report(
             worker.position,
             steps=_STEPS,
-            step_s=self._steps.middle() or 0.1,
-            micro_step_s=window.middle(),
+            step_s=self._steps.middle() or self._step_s,
+            micro_step_s=window.settled(),
             spread=window.spread(),
             data_wait_s=delays.middle(),
             recent_s=(window.recent() or 0.0) + (delays.recent() or 0.0) or None,

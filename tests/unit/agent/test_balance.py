@@ -46,16 +46,37 @@ def test_a_slow_slot_loses_ranks_within_a_few_steps_and_gets_them_back() -> None
 
 
 def test_a_hopeless_slot_is_emptied_reported_looked_at_again_and_used_when_well() -> None:
-    race = Race(
-        [steady(0.1), steady(0.1), between(0.1, 1.0, 30, 100)], 8, balance=Balance(probe_share=0.1)
-    )
+    race = Race([steady(0.1), steady(0.1), between(0.1, 1.0, 30, 100)], 8)
     race.run(30)
     race.until((4, 4, 0), within=15)
     race.run(100 - race.step)
     assert race.told("slow")[-1].facts["emptied"] is True
     assert race.counts[2] == 0
-    race.until_shares("3+3+2", within=300)
+    race.until_shares("3+3+2", within=150)
+    race.run(10)
     assert len(race.told("recovered_speed")) == 1
+
+
+def test_slots_that_are_the_most_of_their_kind_are_reported_and_used_when_well_too() -> None:
+    slow = between(0.1, 1.0, 30, 60)
+    race = Race([steady(0.1), slow, slow], 8)
+    race.run(30)
+    race.until((8, 0, 0), within=25)
+    race.run(15)
+    assert {each.facts["slot"] for each in race.told("slow")} == {"cpu:1", "cpu:2"}
+    race.until_shares("3+3+2", within=250)
+
+
+@pytest.mark.parametrize("lasts", [25, 40, 100])
+def test_a_map_is_acquitted_when_steps_are_as_long_without_it(lasts: int) -> None:
+    race = Race([steady(0.1), steady(0.1), between(0.1, 0.4, 30, 10**9)], 9)
+    race.run(30)
+    race.until((4, 4, 1), within=15)
+    usual_s, race.overhead_s = race.overhead_s, 1.0
+    race.run(lasts)
+    race.overhead_s = usual_s
+    race.run(60)
+    assert race.counts == (4, 4, 1)
 
 
 def test_looking_at_a_hopeless_slot_costs_little_and_ever_less() -> None:

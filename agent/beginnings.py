@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from easyscale.agent import budget, drafts, gathering, restoring, words
+from easyscale.agent.balance import limits
 from easyscale.agent.gathering import Gathered
 from easyscale.agent.memory import Memory
 from easyscale.agent.verdicts import Standpoint, Verdict, Waiting
 from easyscale.errors import ExitCode
 from easyscale.model import (
+    Cause,
     Commit,
     GenerationNumber,
     JobSpec,
@@ -206,6 +208,9 @@ def _restore_reason(snapshot: SnapshotRecord | None, *, anew: bool) -> str:
 def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
     """Plan and commit in one, if nothing speaks against it."""
     view, members = at.view, list(start.members)
+    short = limits.shortage(view, members) if start.mode is Mode.RESTORE else ""
+    if short:
+        return _wait_for_room(at, memory, short, members)
     former = start.former or view.base
     before = drafts.ranks_of(former) if start.mode is Mode.NOW else {}
     layout = drafts.lay_out(
@@ -231,6 +236,8 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
     if start.mode is Mode.NOW:
         moved = _moves(layout.ranks, layout.moved)
         plan = msgspec.structs.replace(plan, reason=moved or plan.reason)
+    if tight := limits.beyond_free(view, drafts.slots_of(view), layout.ranks):
+        plan = msgspec.structs.replace(plan, reason=f"{plan.reason}; {tight}")
     snapshot = start.snapshot
     reference = (
         SnapshotReference(snapshot.name, snapshot.step, snapshot.digest) if snapshot else None
@@ -248,6 +255,44 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
     )
     memory = replace(memory, gathering_s=None, complete_s=None, wanted=None)
     return Verdict(decision, f"{start.generation.label} {start.mode}: {plan.reason}", memory)
+
+
+def _wait_for_room(
+    at: Standpoint, memory: Memory, short: str, members: Sequence[WorkerId]
+) -> Verdict:
+    """Others may bring slots; a job that nobody can come to ends, with what ran out of memory.
+
+    Who survives a loss is not kept waiting by this: nobody else has the state, and when it runs
+    out as well the snapshot is what is left, on all slots.
+    """
+    view = at.view
+    store = at.settings.store
+    others_come = bool(store.endpoints or store.serve_at)
+    starting = [s for s in drafts.slots_of(view).values() if s.state == "starting"]
+    limit_s = at.timeouts.meeting_timeout_s if others_come else at.timeouts.prepare_timeout_s
+    since = at.now if memory.gathering_s is None else memory.gathering_s
+    if at.now - since < limit_s and (others_come or starting):
+        return Verdict(None, short, memory, since + limit_s, Waiting(since, limit_s))
+    last = limits.last_to_run_out(view, [worker.place for worker in members])
+    failure = view.gone[last].failure if last is not None else None
+    assert last is not None
+    assert failure is not None
+    cause = Cause(
+        worker=last,
+        failure=failure,
+        why_ended=short,
+        blames="memory",
+        also_on=(),
+        victims=len(members),
+    )
+    outcome = Outcome(
+        state=JobState.FAILED,
+        exit_code=ExitCode.JOB_FAILED,
+        reason=f"{words.in_a_line(failure.headline)}: {short}",
+        step=failure.step,
+        cause=cause,
+    )
+    return Verdict(End(outcome), outcome.reason, memory)
 
 
 def _fixed_spec(at: Standpoint, start: Start) -> JobSpec | None:

@@ -6,6 +6,7 @@
 from pathlib import PurePath
 
 from easyscale.agent import words
+from easyscale.agent.balance import limits
 from easyscale.agent.events import WorkerExited
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.state import OwnWorker, Phase
@@ -75,7 +76,8 @@ def _without_words(
         return "hung", worker.hung, False, ""
     if exited.signal is not None:
         name = words.signal_name(exited.signal)
-        return name, f"killed by {name}{last}", False, ""
+        why = f": {exited.killed_for}" if exited.killed_for else ""
+        return name, f"killed by {name}{why}{last}", False, ""
     if exited.exit_code:
         return f"exit {exited.exit_code}", f"exit {exited.exit_code}, no traceback{last}", False, ""
     if not worker.initialised:
@@ -199,7 +201,8 @@ def _next_steps(
     resumes = f"it resumes at step {snapshot.step:,}" if snapshot else "it starts from step 0"
     named = snapshot is None or settings.job_is_named
     with_name = "" if named else f" with --job-id {settings.job_id}"
-    steps = [f"fix it, then run the same command again{with_name}: {resumes}"]
+    fix = limits.REMEDY if cause.blames == "memory" else "fix it"
+    steps = [f"{fix}, then run the same command again{with_name}: {resumes}"]
     if cause.failure.hint:
         steps.insert(0, cause.failure.hint)
     if cause.failure.rank is not None and cause.blames == "script" and settings.script.path:

@@ -190,8 +190,9 @@ def tell_lost(turn: Turn, ended: Iterable[WorkerId]) -> None:
 def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | None:
     """Take in what a worker says; a commit it brings is returned, since it concerns all."""
     match message:
-        case Initialised(pid=pid, kind=kind):
-            turn.put_worker(replace(worker, initialised=True, pid=pid, kind=kind or worker.kind))
+        case Initialised(pid=pid, kind=kind, free_bytes=free):
+            kind = kind or worker.kind
+            turn.put_worker(replace(worker, initialised=True, pid=pid, kind=kind, free_bytes=free))
         case Registered(address=address):
             # STARTING -> STANDBY: it waits for ranks
             turn.put_worker(
@@ -325,12 +326,13 @@ def _ending(turn: Turn, worker: OwnWorker, event: WorkerExited) -> Ending:
     if not blameless:
         failure = failure_of(worker, event, settings=turn.state.settings)
     how = worker.stopped if blameless and worker.stopped else how_it_ended(worker, event)
+    held = worker.ranks if worker.phase is Phase.MEMBER else ()
     return Ending(
-        how=how + limits.what_fits(failure, len(worker.ranks)),
+        how=how + limits.what_fits(failure, worker.id.place, len(held)),
         exit_code=event.exit_code,
         signal=event.signal,
         pid=event.pid,
-        ranks=worker.ranks if worker.phase is Phase.MEMBER else (),
+        ranks=held,
         step=worker.step,
         finished=done,
         digest=worker.finished.digest if worker.finished else "",

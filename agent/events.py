@@ -63,6 +63,8 @@ class WorkerExited(Event, frozen=True, kw_only=True):
     last_words: str
     #: Where it was when it ended; ticks come too seldom to tell.
     beat: Beat | None = None
+    #: Why the kernel killed it, where the kernel did.
+    killed_for: str = ""
 
 
 class LogEnded(Event, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from easyscale.agent import crew, leaving, news, offering, reaching, records, re
 from easyscale.agent.actions import Enrol, KillWorker, Write
 from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
 from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
+from easyscale.kinds import bits_of
 from easyscale.messages import StepReport
 from easyscale.model import (
     Commit,
@@ -27,7 +28,9 @@ from easyscale.reports import EventKind
 
 #: A capability is passed on when it, or the spread of its steps, changed by more than this share.
 CAPABILITY_CHANGE = 0.05
-#: and at once when it changed by more than this.
+#: and what is free of its memory when that changed by more than this.
+MEMORY_CHANGE = 0.25
+#: A capability is passed on at once when it changed by more than this.
 URGENT_CHANGE = 0.15
 #: All nodes together write no more often than this for it.
 MOST_URGENT_PER_S = 200
@@ -115,9 +118,10 @@ def _slot_record(state: State, name: str, kind: str, *, all_anew: bool) -> SlotR
         state=_slot_state(state, worker),
         address=worker.address,
     )
+    record = _with_memory(record, worker, former)
     measured = report.rank_s if report is not None else None
     if report is None or not measured:
-        return record
+        return _with_measurement(record, former)
     known = former.rank_s if former is not None and former.worker == worker.id else None
     if known and not (all_anew or _is_news(report, former, measured, known)):
         return _with_measurement(record, former)
@@ -127,9 +131,45 @@ def _slot_record(state: State, name: str, kind: str, *, all_anew: bool) -> SlotR
         spread=report.micro_step_spread,
         data_wait_s=report.micro_step_data_wait_s,
         recent_s=report.recent_rank_s,
-        free_bytes=report.free_bytes,
-        partial_bytes=report.partial_bytes,
     )
+
+
+def _with_memory(record: SlotRecord, worker: OwnWorker, former: SlotRecord | None) -> SlotRecord:
+    """The same slot with what is free there and what the job takes; a small change is no news."""
+    report = worker.report
+    now = msgspec.structs.replace(
+        record,
+        free_bytes=report.free_bytes if report is not None else worker.free_bytes,
+        partial_bytes=report.partial_bytes if report is not None else None,
+        taken_bytes=report.taken_bytes if report is not None else None,
+    )
+    if former is None or former.worker != record.worker or _is_other_memory(former, now):
+        return now
+    return _with_former_memory(now, former)
+
+
+def _with_former_memory(record: SlotRecord, former: SlotRecord) -> SlotRecord:
+    return msgspec.structs.replace(
+        record,
+        free_bytes=former.free_bytes,
+        partial_bytes=former.partial_bytes,
+        taken_bytes=former.taken_bytes,
+    )
+
+
+def _is_other_memory(former: SlotRecord, now: SlotRecord) -> bool:
+    """It has changed by as much as may change what fits, whatever the speed does."""
+    return (
+        now.partial_bytes != former.partial_bytes
+        or _differs(former.free_bytes, now.free_bytes)
+        or _differs(former.taken_bytes, now.taken_bytes)
+    )
+
+
+def _differs(one: int | None, other: int | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return abs(one - other) > MEMORY_CHANGE * max(one, other)
 
 
 def _with_measurement(record: SlotRecord, former: SlotRecord | None) -> SlotRecord:
@@ -142,8 +182,6 @@ def _with_measurement(record: SlotRecord, former: SlotRecord | None) -> SlotReco
         spread=former.spread if former else None,
         data_wait_s=former.data_wait_s if former else None,
         recent_s=former.recent_s if former else None,
-        free_bytes=former.free_bytes if former else None,
-        partial_bytes=former.partial_bytes if former else None,
     )
 
 
@@ -174,7 +212,14 @@ def _former(state: State, name: str) -> SlotRecord | None:
 def _with_former_measurements(
     state: State, slots: tuple[SlotRecord, ...]
 ) -> tuple[SlotRecord, ...]:
-    return tuple(_with_measurement(slot, _former(state, slot.slot)) for slot in slots)
+    return tuple(_as_before(slot, _former(state, slot.slot)) for slot in slots)
+
+
+def _as_before(record: SlotRecord, former: SlotRecord | None) -> SlotRecord:
+    """The same slot with all that was measured before; a new worker's memory is news at once."""
+    record = _with_measurement(record, former)
+    is_known = former is not None and former.worker == record.worker
+    return _with_former_memory(record, former) if former is not None and is_known else record
 
 
 def lease_ended(turn: Turn, event: LeaseEnded) -> None:
@@ -333,7 +378,7 @@ def notice_kinds(turn: Turn) -> None:
     if spec is None or not spec.kind or spec.determinism is Determinism.HETEROGENEOUS:
         return
     for name, worker in sorted(state.workers.items()):
-        other = worker.phase is Phase.STANDBY and worker.kind not in ("", spec.kind)
+        other = worker.phase is Phase.STANDBY and bits_of(worker.kind) not in ("", spec.kind)
         if other and name not in state.told_kinds:
             turn.set(told_kinds=turn.state.told_kinds | {name})
             news.announce(

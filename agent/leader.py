@@ -7,8 +7,10 @@ also the answer to wait.
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from easyscale.agent import beginnings, budget, changes, drafts, endings, survivors, wants, words
-from easyscale.agent.balance import trials
+from easyscale.agent.balance import limits, trials
 from easyscale.agent.beginnings import Start
 from easyscale.agent.memory import Memory, observe
 from easyscale.agent.settings import Timeouts
@@ -215,8 +217,14 @@ def _change(at: Standpoint, memory: Memory) -> Verdict | None:
     change = changes.propose(at.view, memory, at.now, settings=at.settings)
     if change.plan is None:
         return Verdict(None, change.reason, change.memory, change.wake_s)
-    reason = f"{change.plan.generation.label} planned: {change.reason}"
-    return Verdict(Propose(change.plan), reason, change.memory)
+    plan, slots = change.plan, drafts.slots_of(at.view)
+    held = {each.worker: each.ranks for each in plan.assignments}
+    if short := limits.beyond_learned(at.view, slots, held):
+        return Verdict(None, f"{change.reason}: {short}", change.memory, change.wake_s)
+    if tight := limits.beyond_free(at.view, slots, held):
+        plan = msgspec.structs.replace(plan, reason=f"{plan.reason}; {tight}")
+    reason = f"{plan.generation.label} planned: {plan.reason}"
+    return Verdict(Propose(plan), reason, change.memory)
 
 
 def _tidy(at: Standpoint, memory: Memory) -> Verdict | None:
@@ -227,7 +235,8 @@ def _tidy(at: Standpoint, memory: Memory) -> Verdict | None:
         step=endings.step_of_job(at),
         forgiven_after_steps=at.timeouts.forgiven_after_steps,
     )
-    stale = stale_keys(at.view, at.keys, keep=[worker for worker, _ in failed])
+    keep = [*(worker for worker, _ in failed), *limits.teachers(at.view)]
+    stale = stale_keys(at.view, at.keys, keep=keep)
     settled = at.view.open_plan is None and base is not None and at.view.is_entered(base)
     if settled and base is not None:
         wishes = [w for w in _answered(at, base.workers) if at.view.wishes[w].kind != "rebalance"]

@@ -109,6 +109,8 @@ class OwnWorker(msgspec.Struct, frozen=True):
     stopped: str = ""
     killed_s: float | None = None
     hung: str = ""
+    #: Memory that it could take when it began.
+    free_bytes: int | None = None
 
     @property
     def step(self) -> int:

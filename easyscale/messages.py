@@ -48,6 +48,8 @@ class Initialised(Message, frozen=True, kw_only=True, tag=True):
     torch_version: str
     kind: str
     format_version: int = FORMAT_VERSION
+    #: Memory that this process could take, before it has taken anything.
+    free_bytes: int | None = None
 
 
 class Registered(Message, frozen=True, kw_only=True, tag=True):
@@ -108,6 +110,8 @@ class StepReport(Message, frozen=True, kw_only=True, tag=True):
     #: Memory that this process could still take, and what one partial sum of gradients takes.
     free_bytes: int | None = None
     partial_bytes: int | None = None
+    #: And what it has taken since `easyscale.init`.
+    taken_bytes: int | None = None
 
     @property
     def rank_s(self) -> float | None:

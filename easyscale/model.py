@@ -344,6 +344,8 @@ class SlotRecord(msgspec.Struct, frozen=True):
     data_wait_s: float | None = None
     #: What a rank took in the last few steps; all slots of a node that say so say it of one moment.
     recent_s: float | None = None
+    #: What its worker has taken of its memory for the job.
+    taken_bytes: int | None = None
 
     @property
     def rank_s(self) -> float | None:
@@ -500,7 +502,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerId
     failure: WorkerFailure
     why_ended: str
-    #: script, device, budget or node.
+    #: script, device, budget, node or memory.
     blames: str
     #: Other places where the same failure was seen, `node/slot`.
     also_on: tuple[str, ...]

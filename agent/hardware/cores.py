@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from easyscale.control_groups import Group, groups, number, text
+
 
 def usable_cores(*, root: Path = Path("/")) -> int:
     """At least one; `root` is where /proc and /sys are looked for."""
@@ -22,47 +24,18 @@ def _affinity() -> int:
 
 def _quotas(root: Path) -> Iterator[float]:
     """Cores allowed by each control group from ours up; any of them may be the tightest."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    mount = root / "sys/fs/cgroup"
-    for line in lines:
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            yield from _unified(mount, path)
-        elif "cpu" in controllers.split(","):
-            for folder in (controllers, "cpu"):
-                yield from _legacy(mount / folder, path)
+    for group in groups("cpu", root=root):
+        allowed = _allowed(group)
+        if allowed is not None:
+            yield allowed
 
 
-def _unified(mount: Path, path: str) -> Iterator[float]:
-    for group in _upwards(mount, path):
-        words = _read(group / "cpu.max").split()
-        if len(words) == 2 and all(word.isdecimal() for word in words):  # noqa: PLR2004
-            yield int(words[0]) / int(words[1])
-
-
-def _legacy(mount: Path, path: str) -> Iterator[float]:
-    for group in _upwards(mount, path):
-        quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
-        # -1 says that there is none.
-        if quota.isdecimal() and period.isdecimal():
-            yield int(quota) / int(period)
-
-
-def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """Our group's folder and those above it; in a container the inner ones may not be mounted."""
-    group = mount / path.lstrip("/")
-    while group != mount:
-        yield group
-        group = group.parent
-    yield mount
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+def _allowed(group: Group) -> float | None:
+    if group.is_unified:
+        words = text(group.folder / "cpu.max").split()
+        known = len(words) == 2 and all(word.isdecimal() for word in words)  # noqa: PLR2004
+        return int(words[0]) / int(words[1]) if known else None
+    # -1 says that there is none.
+    quota = number(group.folder / "cpu.cfs_quota_us")
+    period = number(group.folder / "cpu.cfs_period_us")
+    return quota / period if quota is not None and period else None

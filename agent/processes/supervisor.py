@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from easyscale.agent import events
+from easyscale.agent.hardware.kernel_kills import KernelKills
 from easyscale.agent.processes.logs import Output, Pump
 from easyscale.agent.processes.waiting import where_it_waits
 from easyscale.agent.processes.worker_process import Rung, WorkerProcess, prepare
@@ -82,6 +83,7 @@ class Supervisor:
         self._post = post
         self._pump = Pump(output)
         self._workers: dict[WorkerId, WorkerProcess] = {}
+        self._kernel_kills = KernelKills()
         self._zygote: ZygoteLink | None = None
         self._lost_reason = ""
         self._is_closing = False
@@ -284,7 +286,7 @@ class Supervisor:
             if process.pid is None:
                 self._refuse(process, f"the zygote ended by {reason}")
             elif process.status is None:
-                process.signal_group(signal.SIGKILL)
+                self._kill(process, f"the zygote ended by {reason}")
                 self._end(process, int(signal.SIGKILL))
         if not self._is_closing:
             self._lost_reason = reason
@@ -298,6 +300,7 @@ class Supervisor:
 
     def _begin(self, process: WorkerProcess, pid: int) -> None:
         process.pid = pid
+        self._kernel_kills.look()
         process.capture.source = Source(process.worker.node, process.worker.slot, pid)
         self._pump.add(process.capture)
         self._selector.register(
@@ -384,6 +387,7 @@ class Supervisor:
         beat = process.pulse.read()
         process.pulse.close()
         code = os.waitstatus_to_exitcode(status)
+        by_others = code == -signal.SIGKILL and process.rung is not Rung.KILLED
         assert process.pid is not None
         self._post(
             events.WorkerExited(
@@ -393,6 +397,7 @@ class Supervisor:
                 signal=-code if code < 0 else None,
                 last_words=process.capture.last_words,
                 beat=beat,
+                killed_for=self._kernel_kills.explain(process.pid) if by_others else "",
             )
         )
 

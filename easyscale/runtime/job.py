@@ -31,6 +31,7 @@ from easyscale.runtime.loader import Loader
 from easyscale.runtime.memory import keep_freed_memory
 from easyscale.runtime.randomness import Streams, key
 from easyscale.runtime.registry import refuse_process_group
+from easyscale.runtime.room import free_bytes
 from easyscale.runtime.script_end import finish_at_exit, note_leaving
 from easyscale.runtime.session import Session
 from easyscale.runtime.settings import Arguments, JobSettings, alone, launched, read_arguments
@@ -258,6 +259,7 @@ def _launched(arguments: Arguments, session: Session) -> Job:
             pid=os.getpid(),
             torch_version=str(torch.__version__),
             kind=_kind(device, settings.threads_per_worker),
+            free_bytes=free_bytes(device),
         )
     )
     if worker.recording is not None:

@@ -5,7 +5,7 @@ import time
 from easyscale.messages import StepReport
 from easyscale.model import Position, metrics_as_json
 from easyscale.pulse import Phase
-from easyscale.runtime.room import free_bytes, partial_bytes
+from easyscale.runtime.room import free_bytes, partial_bytes, taken_bytes
 from easyscale.runtime.session import Session
 from easyscale.runtime.timing import middle
 from easyscale.runtime.training import Training
@@ -21,6 +21,8 @@ class Progress:
         self._training = training
         self._session = session
         self._reported_s = 0.0
+        #: What any worker has taken before its script made anything.
+        self._taken_at_first = taken_bytes(training.device) or 0
 
     def beat(self, phase: Phase, *, rank: int | None = None) -> None:
         """Write the pulse: shared memory, nobody is waited for."""
@@ -44,7 +46,7 @@ class Progress:
                 epochs=training.epochs,
                 metrics=metrics_as_json(training.metrics),
                 step_s=middle(timing.steps),
-                micro_step_s=middle(timing.micro_steps),
+                micro_step_s=timing.micro_steps.settled(),
                 exchange_wait_s=middle(timing.exchanges),
                 data_wait_s=middle(timing.data),
                 samples_per_step=(
@@ -55,5 +57,11 @@ class Progress:
                 recent_rank_s=timing.recent_rank_s(),
                 free_bytes=free_bytes(training.device),
                 partial_bytes=partial_bytes(training),
+                taken_bytes=self._taken(),
             )
         )
+
+    def _taken(self) -> int | None:
+        """What the job takes of this worker's memory: a newcomer will need as much."""
+        taken = taken_bytes(self._training.device)
+        return None if taken is None else max(0, taken - self._taken_at_first)

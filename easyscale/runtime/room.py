@@ -1,26 +1,59 @@
-"""How much memory a worker could still take, and what one more partial sum of gradients would."""
+"""How much memory a worker could still take, what it took, and what one more partial sum would."""
 
 from pathlib import Path
+from typing import Final
 
 import torch
 
+from easyscale.control_groups import Group, groups, number, numbers
 from easyscale.runtime.training import Training
 
-_MEMINFO = Path("/proc/meminfo")
+_ROOT: Final = Path("/")
+#: What a group counts as used and the kernel takes back before it lets anybody run out, by version.
+_RECLAIMED_2: Final = ("inactive_file", "active_file", "slab_reclaimable")
+_RECLAIMED_1: Final = ("total_inactive_file", "total_active_file")
+
+#: How the first version says that there is none: as many pages as an address may count.
+_NO_LIMIT: Final = 1 << 60
 
 
-def free_bytes(device: torch.device) -> int | None:
-    """What the device, or the host for a CPU slot, has free; None where nothing says so."""
+def free_bytes(device: torch.device, *, root: Path = _ROOT) -> int | None:
+    """What the device has free, or the host and our control groups; None where nothing says so.
+
+    On a CPU all slots of the node share it: what each may take of it is whoever plans' to say.
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         # The allocator's own reserve is as free as what the driver still has.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    try:
-        lines = _MEMINFO.read_text().splitlines()
-    except OSError:
+    bounds = [_of_host(root), *(_of_group(group) for group in groups("memory", root=root))]
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _of_host(root: Path) -> int | None:
+    kilobytes = numbers(root / "proc/meminfo").get("MemAvailable")
+    return None if kilobytes is None else kilobytes * 1024
+
+
+def _of_group(group: Group) -> int | None:
+    """What its limit leaves; the cache of files gives way to whoever needs memory."""
+    if group.is_unified:
+        names, reclaimed = ("memory.max", "memory.current"), _RECLAIMED_2
+    else:
+        names, reclaimed = ("memory.limit_in_bytes", "memory.usage_in_bytes"), _RECLAIMED_1
+    limit, used = (number(group.folder / name) for name in names)
+    if limit is None or limit >= _NO_LIMIT or used is None:
         return None
-    available = next((line for line in lines if line.startswith("MemAvailable:")), None)
-    return int(available.split()[1]) * 1024 if available is not None else None
+    facts = numbers(group.folder / "memory.stat")
+    return max(0, limit - used + sum(facts.get(name, 0) for name in reclaimed))
+
+
+def taken_bytes(device: torch.device, *, root: Path = _ROOT) -> int | None:
+    """What this process has of the device at its fullest, or of the host's memory now."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    kilobytes = numbers(root / "proc/self/status").get("RssAnon")
+    return None if kilobytes is None else kilobytes * 1024
 
 
 def partial_bytes(training: Training) -> int:

@@ -96,8 +96,8 @@ def _left_open() -> tuple[str, ...]:
 
 def _balance(asked: Mapping[str, Any]) -> Balance:
     """When ranks move between slots, where the person says so."""
-    names = ("slow_from", "slow_steps", "slow_least_s", "least_gain", "pays_within")
-    return Balance(**{name: asked[name] for name in names if asked[name] is not None})
+    given = {name: asked[name] for name in Balance.__struct_fields__ if asked.get(name) is not None}
+    return Balance(**given)
 
 
 def _devices(asked: Mapping[str, Any]) -> str:

@@ -93,6 +93,8 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--slow-seconds", "slow_least_s", type=click.FloatRange(0.0), help="For so long [2].")
 @option("--least-gain", type=click.FloatRange(0.0, 1.0), help="Of a move, as a share [0.05].")
 @option("--pays-within", type=click.IntRange(min=1), help="Steps that a move may take [200].")
+@option("--trial-steps", type=click.IntRange(min=2), help="A move is judged after these [20].")
+@option("--probe-share", type=click.FloatRange(0.001, 0.5), help="To look at slow slots [0.04].")
 @option("--standby", is_flag=True, help="Keep one started process more for a joiner.")
 @option("--preload", default="", help="Modules to import once per node, before the fork.")
 @option("--snapshot-every", type=SnapshotPeriodType(), help="Steps, or seconds as 300s [300s].")

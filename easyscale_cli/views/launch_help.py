@@ -125,6 +125,11 @@ LAUNCH_PAGE = Page(
                     "--least-gain SHARE, --pays-within STEPS",
                     "ranks move for a step so much shorter that pays within these [0.05, 200]",
                 ),
+                Entry(
+                    "--trial-steps N, --probe-share SHARE",
+                    "a move is judged after these; looking at emptied slots again costs at most "
+                    "this share of the time [20, 0.04]",
+                ),
                 Entry("--standby", "keep one started process more for a joiner"),
                 Entry("--preload MODULES", "import once per node, before the fork"),
                 Entry(

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from easyscale.agent.plain.settings import Entry, PlainSettings, StaticPlace, Std
-from easyscale.agent.settings import LaunchSettings
+from easyscale.agent.settings import Balance, LaunchSettings
 from easyscale.errors import UsageError
 from easyscale_cli.commands.launch import _idle_words, command
 from easyscale_cli.launch_reading import read_settings, split_script_arguments
@@ -401,9 +401,12 @@ def test_filters_part_at_commas_and_two_commas_are_one(script: str) -> None:
 
 def test_a_person_says_when_a_slot_is_slow_and_when_a_move_pays(script: str) -> None:
     words = (
-        "--slow-from", "1.5", "--slow-seconds", "9", "--least-gain", "0.1",
+        "--slow-from", "1.5", "--slow-steps", "7", "--slow-seconds", "9", "--least-gain", "0.1",
+        "--pays-within", "90", "--trial-steps", "11", "--probe-share", "0.2",
         "--logical-workers", "4", script,
     )  # fmt: skip
-    balance = settings_of(*words).balance
-    assert (balance.slow_from, balance.slow_least_s, balance.least_gain) == (1.5, 9.0, 0.1)
-    assert (balance.slow_steps, balance.pays_within) == (5, 200), "the others stay"
+    assert settings_of(*words).balance == Balance(
+        slow_from=1.5, slow_steps=7, slow_least_s=9.0, least_gain=0.1, pays_within=90,
+        trial_steps=11, probe_share=0.2,
+    )  # fmt: skip
+    assert settings_of("--logical-workers", "4", script).balance == Balance()

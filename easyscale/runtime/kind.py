@@ -39,10 +39,15 @@ class GpuFacts(Protocol):
 
 
 def cpu_kind(*, threads: int) -> str:
-    """Name the kind of this host's CPU slots with that many threads a worker."""
+    """Name the kind of this host's CPU slots with that many threads a worker.
+
+    At the baseline processors of all kinds give the same bits, each at a speed of its own: what the
+    processor could do is its name.
+    """
     capability = torch.backends.cpu.get_cpu_capability().lower()
     processor = "baseline" if is_pinned(os.environ) else _as_told(_processor(), os.environ)
-    return f"cpu {capability} {processor} torch-{torch.__version__} threads-{threads}"
+    bits = f"cpu {capability} {processor} torch-{torch.__version__} threads-{threads}"
+    return named(bits, _family(_processor()) if is_pinned(os.environ) else "")
 
 
 def gpu_kind(device: torch.device) -> str:
@@ -102,6 +107,13 @@ def _processor() -> str:
     flags = set(facts.get("flags", "").replace("_", "").split())
     names = (name for name in _DISPATCHED if name in flags)
     return "+".join((facts.get("vendor_id", platform.machine()), *names))
+
+
+def _family(processor: str) -> str:
+    """`cpu avx512`: the generation of a processor, as kinds of unpinned ones are shown."""
+    sets = processor.split("+")[1:]
+    newest = "avx512" if "avx512f" in sets else next((each for each in sets if each == "avx2"), "")
+    return f"cpu {newest}" if newest else ""
 
 
 def _first_processor(text: str) -> dict[str, str]:

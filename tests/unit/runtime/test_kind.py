@@ -39,6 +39,20 @@ def test_all_pins_together_leave_the_processor_out(monkeypatch: pytest.MonkeyPat
     assert " baseline " in cpu_kind(threads=1)
 
 
+@pytest.mark.skipif(not baseline(), reason="this architecture has no pinned baseline")
+def test_at_the_baseline_another_processor_has_another_name_and_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in baseline().items():
+        monkeypatch.setitem(os.environ, name, value)
+    kinds = []
+    for processor in ("AuthenticAMD+avx2+fma", "GenuineIntel+avx2+fma+avx512f+avx512vnni"):
+        monkeypatch.setattr("easyscale.runtime.kind._processor", lambda told=processor: told)
+        kinds.append(cpu_kind(threads=1))
+    assert [short_kind(each) for each in kinds] == ["cpu avx2", "cpu avx512"]
+    assert bits_of(kinds[0]) == bits_of(kinds[1])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Properties:
     """What `torch.cuda.get_device_properties` gives, as far as it is asked for."""

@@ -216,10 +216,11 @@ def _with_former_measurements(
 
 
 def _as_before(record: SlotRecord, former: SlotRecord | None) -> SlotRecord:
-    """The same slot with all that was measured before; a new worker's memory is news at once."""
+    """The same slot with all that was measured before; a newcomer's memory is news at once."""
     record = _with_measurement(record, former)
-    is_known = former is not None and former.worker == record.worker
-    return _with_former_memory(record, former) if former is not None and is_known else record
+    if former is None or former.worker != record.worker or former.free_bytes is None:
+        return record
+    return _with_former_memory(record, former)
 
 
 def lease_ended(turn: Turn, event: LeaseEnded) -> None:

@@ -5,7 +5,8 @@ Sources train on until a target is ready to take over; then one plan does both (
 
 from collections.abc import Sequence
 
-from easyscale.agent import words
+from easyscale.agent import drafts, words
+from easyscale.agent.balance import limits
 from easyscale.agent.balance.planner import Place, plan
 from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.wants import moves_away
@@ -40,6 +41,12 @@ def migrate(scene: Scene, wish: Wish) -> tuple[Plan | None, str]:
         Assignment(worker, tuple(sorted((*present.get(worker, ()), *moved.get(worker, ())))))
         for worker in order
     )
+    given = {each.worker: each.ranks for each in assignments}
+    slots = drafts.slots_of(scene.view)
+    over = limits.beyond_learned(scene.view, slots, given)
+    over = over or limits.beyond_free(scene.view, slots, given)
+    if over:
+        return None, f"migration waits for {wish.target}: {over}"
     reason = f"{words.places(sources)} → {words.places(sorted(moved))}{by}"
     return _plan(scene, assignments, reason=reason, occasion=Occasion.MIGRATION), ""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from easyscale.agent import drafts, words
-from easyscale.agent.balance import profile
+from easyscale.agent.balance import limits, profile
 from easyscale.agent.balance.planner import Layout
 from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.memory import Memory, Scaling
@@ -128,7 +128,7 @@ def _measure(scene: Scene, scaling: Scaling) -> Scaling:
 
 
 def _skip(scaling: Scaling) -> Scaling:
-    """A size that no plan uses, with more slots than logical workers, is no point of the curve."""
+    """A size that no plan uses, say of more slots than logical workers, is no point of it."""
     index = len(scaling.record.points)
     points = scaling.points[:index] + scaling.points[index + 1 :]
     done = len(points) == index
@@ -161,7 +161,7 @@ def draw(scene: Scene) -> tuple[Plan | None, str]:
 
 
 def _layout_of(scene: Scene, point: Sequence[WorkerId]) -> Layout | None:
-    """All ranks on these members and some on each; None where that cannot be."""
+    """All ranks on these members and some on each; None where that cannot be, for memory say."""
     layout = drafts.lay_out(
         scene.view,
         point,
@@ -169,7 +169,13 @@ def _layout_of(scene: Scene, point: Sequence[WorkerId]) -> Layout | None:
         doubts=scene.memory.doubts,
         use_all=True,
     )
-    return layout if all(layout.ranks.get(worker) for worker in point) else None
+    if not all(layout.ranks.get(worker) for worker in point):
+        return None
+    slots = drafts.slots_of(scene.view)
+    is_beyond = limits.beyond_learned(scene.view, slots, layout.ranks) or limits.beyond_free(
+        scene.view, slots, layout.ranks
+    )
+    return None if is_beyond else layout
 
 
 def is_under_way(memory: Memory) -> bool:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from easyscale.agent.settings import LaunchSettings
 from easyscale.messages import ScriptTarget
 from easyscale.model import (
@@ -28,6 +30,7 @@ from easyscale.model import (
     SnapshotRecord,
     Wish,
     WorkerId,
+    decode,
     encode,
 )
 from easyscale.rendezvous.keys import JobKeys
@@ -154,6 +157,16 @@ class Job:
             cut=cut,
         )
         return self.put(KEYS.node(name), record)
+
+    def memory(self, who: WorkerId, **bytes_: int | None) -> "Job":
+        """The agent of this worker has registered what is free there, and what the job takes."""
+        key = KEYS.node(who.node)
+        record = decode(self.entries[key].value, NodeRecord, source=key)
+        slots = tuple(
+            msgspec.structs.replace(slot, **bytes_) if slot.worker == who else slot
+            for slot in record.slots
+        )
+        return self.put(key, msgspec.structs.replace(record, slots=slots), leased=True)
 
     def head(
         self, generation: str | int, planned: int | None = None, *, digest: str = "d"

@@ -44,7 +44,12 @@ def test_many_slots_are_thinned_out_from_all_to_one() -> None:
     assert len(sizes) <= scaling.MOST_POINTS
 
 
-def scene(record: ProfileRecord | None, *, ranks: tuple[int, int, int] = (4, 4, 1)) -> Scene:
+def scene(
+    record: ProfileRecord | None,
+    *,
+    ranks: tuple[int, int, int] = (4, 4, 1),
+    partial_bytes: int | None = None,
+) -> Scene:
     spec = job_spec(logical_workers=9)
     job = Job(spec).leads()
     for name in "abc":
@@ -53,6 +58,8 @@ def scene(record: ProfileRecord | None, *, ranks: tuple[int, int, int] = (4, 4, 
     held = {w: range(bounds[i], bounds[i + 1]) for i, w in enumerate((A, B, C))}
     job.committed(commit(1, held)).progress(100)
     job.put(KEYS.wish("w1"), Wish(kind="profile", target="5", by="ann"))
+    for each in (A, B, C) if partial_bytes else ():
+        job.memory(each, free_bytes=0, partial_bytes=partial_bytes)
     if record is not None:
         job.put(KEYS.profile, record)
     view, settings = job.view(), launch_settings()
@@ -89,6 +96,18 @@ def test_another_leader_goes_on_where_the_record_ends() -> None:
     assert plan is not None
     assert [len(each.ranks) for each in plan.assignments] == [5, 4, 0]
     assert plan.workers == (A, B, C), "nobody leaves"
+
+
+def test_a_size_that_memory_does_not_hold_is_left_out() -> None:
+    at = scene(record(point(3)), partial_bytes=100)
+    plan, _ = scaling.draw(replace(at, memory=scaling.follow(at)))
+    assert plan is not None
+    assert [len(each.ranks) for each in plan.assignments] == [5, 4, 0]
+    memory = scaling.follow(scene(record(point(3), point(2)), partial_bytes=100))
+    assert not scaling.is_under_way(memory), "no slot holds nine"
+    assert memory.scaling is not None
+    assert memory.scaling.record.planned == 2
+    assert scaling.is_under_way(scaling.follow(scene(record(point(3), point(2)))))
 
 
 def test_a_profile_that_is_done_is_not_begun_again() -> None:

@@ -126,8 +126,8 @@ def _shares(view: JobView, slots: Slots) -> dict[WorkerId, int]:
     pools = {worker: _pool(view, worker, slot) for worker, slot in slots.items()}
     for worker, slot in slots.items():
         if slot.free_bytes is not None:
-            measured = at_first if slot.partial_bytes is None else at_work
-            measured[pools[worker]].append(slot.free_bytes)
+            told = at_first if slot.partial_bytes is None else at_work
+            told[pools[worker]].append(slot.free_bytes)
     sharers = Counter(pools[worker] for worker, slot in slots.items() if slot.state != "gone")
     return {
         worker: min(measured) // max(1, sharers[pool])

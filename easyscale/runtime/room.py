@@ -9,7 +9,10 @@ from easyscale.control_groups import Group, groups, number, numbers
 from easyscale.runtime.training import Training
 
 _ROOT: Final = Path("/")
-#: What a group counts as used and the kernel takes back before it lets anybody run out, by version.
+#: Where a group's limit and its use stand, by version.
+_FILES_2: Final = ("memory.max", "memory.current")
+_FILES_1: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+#: What it counts as used and the kernel takes back before it lets anybody run out, by version.
 _RECLAIMED_2: Final = ("inactive_file", "active_file", "slab_reclaimable")
 _RECLAIMED_1: Final = ("total_inactive_file", "total_active_file")
 
@@ -37,10 +40,8 @@ def _of_host(root: Path) -> int | None:
 
 def _of_group(group: Group) -> int | None:
     """What its limit leaves; the cache of files gives way to whoever needs memory."""
-    if group.is_unified:
-        names, reclaimed = ("memory.max", "memory.current"), _RECLAIMED_2
-    else:
-        names, reclaimed = ("memory.limit_in_bytes", "memory.usage_in_bytes"), _RECLAIMED_1
+    names = _FILES_2 if group.is_unified else _FILES_1
+    reclaimed = _RECLAIMED_2 if group.is_unified else _RECLAIMED_1
     limit, used = (number(group.folder / name) for name in names)
     if limit is None or limit >= _NO_LIMIT or used is None:
         return None

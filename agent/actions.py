@@ -5,6 +5,7 @@
 
 import msgspec
 
+from easyscale.balance import ProfileRecord
 from easyscale.messages import ToWorker
 from easyscale.model import NodeRecord, WorkerId
 from easyscale.rendezvous.store import Compare, Operation
@@ -126,6 +127,12 @@ class DeleteSnapshots(Action, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
+class KeepProfile(Action, frozen=True, kw_only=True):
+    """A profile is complete: it goes beside the snapshots."""
+
+    record: ProfileRecord
+
+
 # --- for people --------------------------------------------------------------------------------
 
 
@@ -168,6 +175,7 @@ AgentAction = (
     | FindSlots
     | Probe
     | DeleteSnapshots
+    | KeepProfile
     | Announce
     | ShowProgress
     | ReportCause

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from easyscale.agent import actions, events, machine
+from easyscale.agent.balance.keeping import keep_profile
 from easyscale.agent.code_check import CodeCheck
 from easyscale.agent.doors.chronicle import Chronicle
 from easyscale.agent.doors.control import swept_folder
@@ -30,6 +31,7 @@ from easyscale.agent.processes.orphans import OrphanReaper, is_init
 from easyscale.agent.processes.supervisor import CLOSE_TIMEOUT_S, Supervisor
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.snapshots import Catalogue
+from easyscale.balance import ProfileRecord
 from easyscale.model import WorkerId
 from easyscale.pulse import Beat
 from easyscale.rendezvous.keys import JobKeys
@@ -252,6 +254,8 @@ class Driver:
                 self._probe(action)
             case actions.DeleteSnapshots(names=names):
                 self._catalogue.delete(names)
+            case actions.KeepProfile(record=record):
+                self._keep_profile(record)
             case actions.Announce(event=event):
                 self._audience.event(event)
             case actions.ShowProgress(progress=progress):
@@ -291,6 +295,14 @@ class Driver:
         assert spec is not None, "workers are forked once the job is open"
         slot = next(slot for slot in self._slots if slot.name == worker.slot)
         self._supervisor.fork(fork_request(self._settings, spec, worker, slot=slot))
+
+    def _keep_profile(self, record: ProfileRecord) -> None:
+        try:
+            keep_profile(Path(self._settings.snapshot_dir), record)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            text = f"the profile is not kept in {self._settings.snapshot_dir}: {why}"
+            self._audience.event(_note(self._settings.job_id, text))
 
     def _open_audience(self, notes: Sequence[str]) -> None:
         settings = self._settings

@@ -9,6 +9,7 @@ import msgspec
 
 from easyscale.agent import store_events
 from easyscale.agent.hardware.gpu_health import Trouble
+from easyscale.balance import ProfileRecord
 from easyscale.messages import FromWorker, StepReport
 from easyscale.model import JobSpec, SnapshotRecord, Wish, WorkerId
 from easyscale.pulse import Beat
@@ -127,6 +128,8 @@ class SnapshotsFound(Event, frozen=True, kw_only=True):
     """What this node's snapshot folder holds, verified; comes before the first `Enrolled`."""
 
     records: tuple[SnapshotRecord, ...]
+    #: The newest profile that was measured, if any is kept there.
+    profile: ProfileRecord | None = None
 
 
 class Enrolled(Event, frozen=True, kw_only=True):

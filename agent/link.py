@@ -6,9 +6,11 @@ While the store is away, own writes wait here and nothing else does.
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import assert_never
 
 from easyscale.agent import actions, events
+from easyscale.agent.balance.keeping import read_profile
 from easyscale.agent.code_check import CodeCheck
 from easyscale.agent.job_terms import agree_on_job, fixed_values
 from easyscale.agent.machine import followed_ranges
@@ -144,7 +146,8 @@ class StoreLink:
         survey = self._catalogue.survey()
         for entry in survey.rejected:
             self._tell(f"snapshot {entry.name} is passed over: {entry.reason}")
-        self._post(events.SnapshotsFound(records=survey.records))
+        kept = read_profile(Path(settings.snapshot_dir))
+        self._post(events.SnapshotsFound(records=survey.records, profile=kept))
         self._follow()
 
     def carry_out(self, order: _Order, /) -> None:

@@ -113,8 +113,9 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
             offering.heard(turn, event)
         case JobOpened():
             _open_job(turn, event)
-        case SnapshotsFound(records=found):
+        case SnapshotsFound(records=found, profile=kept):
             records.find_snapshots(turn, found)
+            turn.set(kept_profile=kept)
         case Enrolled():
             _enrol(turn, event)
         case LeaseEnded():

@@ -13,6 +13,7 @@ from easyscale.agent.actions import AgentAction
 from easyscale.agent.events import Slot
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import Identity, LaunchSettings
+from easyscale.balance import ProfileRecord
 from easyscale.messages import Broken, Failure, Finished, StepReport
 from easyscale.model import (
     Commit,
@@ -230,6 +231,8 @@ class State(msgspec.Struct, frozen=True):
     #: Key -> what a leader has last written there for people and for the next leader.
     published: Mapping[str, str] = msgspec.field(default_factory=dict)
     proposed_s: float = -1e9
+    #: The profile that lies beside the snapshots of this node.
+    kept_profile: ProfileRecord | None = None
     found: tuple[SnapshotRecord, ...] = ()
     #: The era whose store was shown which snapshots there are.
     shown_era: int | None = None

@@ -5,7 +5,7 @@ The leader writes these records; agents tell people what changed in them, comman
 
 import msgspec
 
-from easyscale.model import GenerationNumber, Record, WorkerId
+from easyscale.model import Determinism, GenerationNumber, Record, WorkerId
 
 
 class SlowSlot(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +93,8 @@ class ProfileRecord(Record, frozen=True, kw_only=True):
     by: str
     at: str
     logical_workers: int
+    #: Levels of determinism differ in what a micro-step costs.
+    determinism: Determinism = Determinism.SAME_KIND
     #: How many points there will be.
     planned: int
     points: tuple[ProfilePoint, ...] = ()

@@ -8,8 +8,8 @@ from collections import Counter
 import msgspec
 
 from easyscale.agent import drafts
-from easyscale.agent.actions import Transact
-from easyscale.agent.balance import doubting, profile, proposals
+from easyscale.agent.actions import KeepProfile, Transact
+from easyscale.agent.balance import doubting, keeping, profile, proposals
 from easyscale.agent.balance.planner import Place, step_of
 from easyscale.agent.state import State, Turn
 from easyscale.balance import (
@@ -45,6 +45,14 @@ def publish(turn: Turn) -> None:
     if memory.scaling is not None:
         record = _dated(memory.scaling.record, turn)
         _put(turn, state.keys.profile, record, state.view.profile)
+        is_complete = record.done and bool(record.points) and record == state.view.profile
+        if is_complete and record != state.kept_profile:
+            turn.set(kept_profile=record)
+            turn.do(KeepProfile(record=record))
+        return
+    kept = _of_an_earlier_launch(state)
+    if kept is not None:
+        _put(turn, state.keys.profile, kept, state.view.profile)
 
 
 def published(turn: Turn, name: str, *, succeeded: bool | None) -> None:
@@ -131,6 +139,14 @@ def _proposals(state: State, base: Commit) -> ProposalsRecord | None:
             for offer in offers
         ),
     )
+
+
+def _of_an_earlier_launch(state: State) -> ProfileRecord | None:
+    """The profile that this store does not know, since it began empty."""
+    kept, spec = state.kept_profile, state.view.spec
+    if state.view.profile is not None or kept is None or spec is None:
+        return None
+    return kept if keeping.is_of(kept, spec) else None
 
 
 def _dated(record: ProfileRecord, turn: Turn) -> ProfileRecord:

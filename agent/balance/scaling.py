@@ -56,6 +56,7 @@ def _begin(scene: Scene, wish_id: str, *, by: str) -> Scaling:
             by=by,
             at="",  # whoever writes it knows the time
             logical_workers=view.spec.logical_workers,
+            determinism=view.spec.determinism,
             planned=len(points),
         )
     return Scaling(wish_id, points, frozenset(scene.ask.stay), record)

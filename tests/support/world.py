@@ -444,6 +444,8 @@ class World:
                 self._probe(node, names)
             case actions.DeleteSnapshots(names=names):
                 self.note(f"{node.name} deletes {', '.join(names)}")
+            case actions.KeepProfile():
+                self.note(f"{node.name} keeps the profile")
             case actions.ShowProgress():
                 pass
             case _:

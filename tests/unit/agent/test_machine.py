@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from easyscale.agent import actions, events, machine
 from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.state import Phase, Stage
+from easyscale.balance import ProfilePoint, ProfileRecord
 from easyscale.messages import (
     Broken,
     CommitSeen,
@@ -38,6 +39,7 @@ from easyscale.model import (
     Wish,
     WorkerId,
     decode,
+    encode,
 )
 from easyscale.pulse import Beat
 from easyscale.pulse import Phase as Pulse
@@ -1091,3 +1093,51 @@ def test_a_new_leader_knows_since_when_its_own_worker_has_stood_still(
     found = agent.view(job.drop(KEYS.node("b")).leads(), complete=True)
     plans = [each.name for each in of(found, actions.Transact) if "ran again" in each.name]
     assert bool(plans) == is_believed, (found, agent.reasons)
+
+
+# --- a profile -----------------------------------------------------------------------------------
+
+
+def profile_record(logical_workers: int = 4) -> ProfileRecord:
+    point = ProfilePoint(
+        slots={"cpu": 1}, counts=(4,), step_s=0.4, micro_steps_per_s=10.0, predicted_s=0.4
+    )
+    return ProfileRecord(
+        wish="w", by="ann", at="t", logical_workers=logical_workers, planned=1, points=(point,),
+        done=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kept", "is_known"),
+    [(profile_record(), True), (profile_record(logical_workers=5), False), (None, False)],
+)
+def test_a_store_that_began_empty_learns_the_profile_that_was_kept(
+    kept: ProfileRecord | None, is_known: bool
+) -> None:
+    agent = Agent(slots=1)
+    agent.opened()
+    agent.take(events.SnapshotsFound(records=(), profile=kept))
+    job = Job().node("a", "in_use")
+    agent.view(job.committed(commit(1, (W0,))))
+    agent.take(events.Elected(token=9))
+    done = agent.view(job.leads(), complete=True)
+    written = [each.operations for each in of(done, actions.Transact) if "profile" in each.name]
+    assert written == ([(Put(KEYS.profile, encode(kept)),)] if is_known and kept else [])
+
+
+def test_a_profile_that_is_complete_is_kept_beside_the_snapshots_once() -> None:
+    agent = Agent(slots=1).running(job := Job().node("a", ("in_use", 0.1)).progress(100))
+    agent.take(events.Elected(token=9))
+    job.put(KEYS.wish("w"), Wish(kind="profile", by="ann")).leads()
+    kept = []
+    for position in (100, 130, 131, 132):
+        agent.now += 1.0
+        for each in agent.view(job.progress(position), complete=True):
+            if isinstance(each, actions.KeepProfile):
+                kept.append(each.record)
+            elif isinstance(each, actions.Transact) and "profile" in each.name:
+                (put,) = each.operations
+                assert isinstance(put, Put)
+                job.put(KEYS.profile, put.value)
+    assert [len(each.points) for each in kept] == [1]

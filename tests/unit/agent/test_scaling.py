@@ -1,10 +1,11 @@
 """Which sizes a profile goes through, and where it goes on when another agent leads."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
-from easyscale.agent.balance import scaling
+from easyscale.agent.balance import keeping, scaling
 from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.memory import Memory
 from easyscale.agent.wants import wanted
@@ -141,3 +142,16 @@ def test_more_slots_than_logical_workers_are_no_point_of_the_curve() -> None:
     memory = scaling.follow(at)
     assert memory.scaling is not None
     assert len(memory.scaling.points) == 2
+
+
+def test_a_profile_is_kept_whole_or_not_at_all_and_read_by_whom_it_is_of(tmp_path: Path) -> None:
+    kept = record(point(3), point(2), done=True)
+    assert keeping.read_profile(tmp_path) is None
+    keeping.keep_profile(tmp_path, kept)
+    assert keeping.read_profile(tmp_path) == kept
+    assert [each.name for each in tmp_path.iterdir()] == [keeping.PROFILE]
+    assert keeping.is_of(kept, job_spec(logical_workers=9))
+    assert not keeping.is_of(kept, job_spec(logical_workers=8))
+    assert not keeping.is_of(kept, job_spec(logical_workers=9, mixes=True))
+    (tmp_path / keeping.PROFILE).write_text("{")
+    assert keeping.read_profile(tmp_path) is None

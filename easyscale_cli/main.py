@@ -101,9 +101,12 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(error.message, err=True)
         return ExitCode.USAGE
     except click.UsageError as error:
-        from easyscale_cli.views.usage import worded
+        from easyscale_cli.views.errors import json_of_error
+        from easyscale_cli.views.usage import asks_for_json, worded
 
         told = worded(error, arguments)
+        if asks_for_json(error, arguments):
+            click.echo(json_of_error(told))
         _print_error(told.message, hint=told.hint)
         return ExitCode.USAGE
     except EasyScaleError as error:

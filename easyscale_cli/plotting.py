@@ -33,8 +33,11 @@ def draw_profile(job: str, record: ProfileRecord, path: Path) -> None:
     axes.grid(visible=True, alpha=0.3)
     axes.legend()
     partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, format="png")
-    partial.replace(path)
+    try:
+        figure.savefig(partial, format="png")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _curves(record: ProfileRecord) -> dict[str, list[ProfilePoint]]:

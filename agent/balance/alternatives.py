@@ -90,7 +90,7 @@ def _why_not(book: Book, layout: Layout) -> str:
         return book.stays
     joins = [row.worker for row in book.able if not row.is_member and row.worker in layout.ranks]
     if joins:
-        return f"{words.places(joins)} would join: not yet worth the pause"
+        return f"with {words.places(joins)}, once that earns the pause of a join"
     return "not yet worth a change, beyond noise"
 
 

@@ -1,5 +1,6 @@
 """`easyscale plan`: a job's plan and why it is this one, or the best plan of slots to come."""
 
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -14,8 +15,18 @@ from easyscale_cli.output import Output
 from easyscale_cli.views.help import PageCommand
 from easyscale_cli.views.plan import plan_json, plan_lines
 
-#: More slots than this are not listed one by one, nor planned without a word.
-_MOST_SLOTS = 100_000
+#: What is planned in about a second, and more than any one question needs.
+_MOST_KINDS = 8
+_MOST_SLOTS = 1_000
+_MOST_LOGICAL_WORKERS = 10_000
+#: A number that is taken exactly as written, and short enough for that: `4`, `13.2`, `1/3`, `2e3`.
+_NUMBER = re.compile(
+    r"(?:[0-9]{1,10}(?:\.[0-9]{0,6})?|\.[0-9]{1,6})(?:[eE][+-]?[0-9]{1,2})?|[0-9]{1,10}/[0-9]{1,6}"
+)
+_COUNT = re.compile(r"[0-9]{1,9}")
+_LEAST_RATE, _MOST_RATE = Fraction(1, 1_000_000), Fraction(1_000_000_000)
+#: A word that cannot be meant is quoted up to here.
+_MOST_QUOTED = 40
 
 
 class SlotsType(click.ParamType[tuple[KindOfSlot, ...]]):
@@ -26,13 +37,18 @@ class SlotsType(click.ParamType[tuple[KindOfSlot, ...]]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[KindOfSlot, ...]:
-        kinds = tuple(self._kind(word.strip(), param, ctx) for word in str(value).split(","))
+        words = str(value).split(",")
+        if len(words) > _MOST_KINDS:
+            self.fail(f"{len(words):,} kinds; {_MOST_KINDS} are planned with at most", param, ctx)
+        kinds = tuple(self._kind(word.strip(), param, ctx) for word in words)
         names = [kind.name for kind in kinds]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             self.fail(f"{twice} stands there twice", param, ctx)
-        if sum(kind.slots for kind in kinds) > _MOST_SLOTS:
-            self.fail(f"more than {_MOST_SLOTS:,} slots", param, ctx)
+        slots = sum(kind.slots for kind in kinds)
+        if slots > _MOST_SLOTS:
+            told = f"{slots:,} slots; {_MOST_SLOTS:,} are planned with at most"
+            self.fail(told, param, ctx)
         return kinds
 
     def _kind(
@@ -40,12 +56,16 @@ class SlotsType(click.ParamType[tuple[KindOfSlot, ...]]):
     ) -> KindOfSlot:
         name, _, rest = word.partition(":")
         count, _, rate = rest.partition("@")
+        quoted = word if len(word) <= _MOST_QUOTED else f"{word[: _MOST_QUOTED - 3]}..."
+        if not name or not _COUNT.fullmatch(count) or not _NUMBER.fullmatch(rate):
+            self.fail(f"{quoted!r} is no KIND:COUNT@RATE, such as fast:2@4.0", param, ctx)
         try:
             speed = Fraction(rate)
-        except (ValueError, ZeroDivisionError):
+        except ZeroDivisionError:
             speed = Fraction(0)
-        if not name or not count.isdecimal() or speed <= 0:
-            self.fail(f"{word!r} is no KIND:COUNT@RATE, such as fast:2@4.0", param, ctx)
+        if not _LEAST_RATE <= speed <= _MOST_RATE:
+            told = f"{quoted!r}: a rate lies between 0.000001 and 1,000,000,000 micro-steps/s"
+            self.fail(told, param, ctx)
         return KindOfSlot(name, int(count), speed)
 
 
@@ -56,13 +76,14 @@ class SlotsType(click.ParamType[tuple[KindOfSlot, ...]]):
     "--slots",
     type=SlotsType(),
     metavar="KIND:COUNT@RATE,...",
-    help="Slots that need not exist: their kind, number and micro-steps per second.",
+    help="Slots that need not exist: their kind, number and micro-steps per second; "
+    f"up to {_MOST_KINDS} kinds and {_MOST_SLOTS:,} slots.",
 )
 @click.option(
     "--logical-workers",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=_MOST_LOGICAL_WORKERS),
     metavar="N",
-    help="With --slots: the job's logical workers.",
+    help=f"With --slots: the job's logical workers, up to {_MOST_LOGICAL_WORKERS:,}.",
 )
 @store_options
 @look_options

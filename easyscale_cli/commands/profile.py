@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import click
@@ -23,6 +24,12 @@ class ProfileEnded(EasyScaleError):
     """Raised when a profile ended before its last point: the job goes on."""
 
     code = "profile_ended"
+
+
+class PictureNotWritten(EasyScaleError):
+    """Raised when a profile stands and its picture does not."""
+
+    code = "picture_not_written"
 
 
 @click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,19 +66,26 @@ def command(
     """Scale JOB in and out in place, measure each size, and show what more slots bring."""
     output = Output(asked)
     with output.answering():
-        if png is not None:
+        picture = Path(png) if png is not None else None
+        if picture is not None:
             _check_plotting()
+            _check_place(picture)
         with found(job, asked, command="profile") as it:
             record = it.profile() if show else _measure(it, steps, output, limit_s=limit_s)
             if record is None:
                 raise UsageError(
                     f"job {it.id!r} has not been measured", hint=f"easyscale profile {it.id}"
                 )
-            if png is not None:
-                from easyscale_cli.plotting import draw_profile
-
-                draw_profile(it.id, record, Path(png))
-            _show(it.id, record, output)
+            if picture is not None and not record.points:
+                raise UsageError(
+                    f"no size of job {it.id!r} has been measured yet",
+                    hint=f"easyscale profile {it.id}",
+                )
+            failure = _draw(it.id, record, picture) if picture is not None else None
+            if failure is None or not output.as_json:
+                _show(it.id, record, output)
+            if failure is not None:
+                raise failure
     return 0
 
 
@@ -81,6 +95,38 @@ def _check_plotting() -> None:
             "--png draws with matplotlib, which is not installed",
             hint="pip install 'easyscale-torch[plot]', or leave --png out",
         )
+
+
+def _check_place(picture: Path) -> None:
+    """Refuse a file that could not be written, before anybody measures for it."""
+    try:
+        with NamedTemporaryFile(dir=picture.parent, prefix=f".{picture.name}."):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"--png {picture}: {_words_of(error)}",
+            hint="name a file in a folder that can be written",
+        ) from error
+
+
+def _draw(job: str, record: ProfileRecord, picture: Path) -> PictureNotWritten | None:
+    """Draw it; what was measured stands also where that fails."""
+    from easyscale_cli.plotting import draw_profile
+
+    try:
+        draw_profile(job, record, picture)
+    except OSError as error:
+        return PictureNotWritten(
+            f"{picture} was not written: {_words_of(error)}; what was measured stands",
+            hint=f"easyscale profile {job} --show --png FILE",
+        )
+    return None
+
+
+def _words_of(error: OSError) -> str:
+    """What the system says, as part of a sentence."""
+    said = error.strerror or str(error)
+    return said[:1].lower() + said[1:]
 
 
 def _measure(job: Job, steps: int, output: Output, *, limit_s: float) -> ProfileRecord | None:

@@ -24,7 +24,7 @@ def profile_json(job: str, record: ProfileRecord) -> str:
 
 
 def profile_lines(job: str, record: ProfileRecord, *, cells: int, glyphs: Glyphs) -> list[Line]:
-    """The heading and a row for each size, most slots first."""
+    """The heading and a row for each size, most slots first; the drawing never leaves."""
     workers = numbers.counted(record.logical_workers, "logical worker")
     title = line(
         Span(glyphs.name(job), Role.NAME),
@@ -39,17 +39,23 @@ def profile_lines(job: str, record: ProfileRecord, *, cells: int, glyphs: Glyphs
     one = _per_slot_of_the_smallest(record)
     table = [
         Column("SLOTS", right=True),
-        Column("OF KIND", leaves=1),
-        Column("PER SLOT", leaves=3),
+        Column("OF KIND", leaves=1, is_prose=True),
+        Column("PER SLOT", leaves=2),
         Column("STEP", right=True),
         Column("MICRO-STEPS/S", right=True),
-        Column("EACH", right=True, leaves=2),
-        Column("THROUGHPUT", leaves=4, least=_BAR),
+        Column("EACH", right=True, leaves=3),
+        Column("THROUGHPUT", least=_BAR),
     ]
     rows = [_row(point, best, one, glyphs) for point in record.points]
     shared = _interference_lines(record, glyphs)
     gap: list[Line] = [()] if shared else []
-    return [title, (), *columns(table, rows, cells, mark=glyphs.cut), *gap, *shared]
+    return [
+        title,
+        (),
+        *columns(table, rows, cells, mark=glyphs.cut, whole=len(rows)),
+        *gap,
+        *shared,
+    ]
 
 
 def _interference_lines(record: ProfileRecord, glyphs: Glyphs) -> list[Line]:

@@ -41,6 +41,19 @@ def worded(error: click.UsageError, arguments: Sequence[str] = ()) -> UsageError
             return _worded(_fact(error.format_message()), None, help_hint)
 
 
+def asks_for_json(error: click.UsageError, arguments: Sequence[str]) -> bool:
+    """Tell whether an answer as JSON was asked for on a command line that cannot be read.
+
+    Behind the script of ``launch`` every word is the script's own.
+    """
+    context = error.ctx
+    if context is None or not context.allow_interspersed_args:
+        return False
+    known = any("--json" in each.opts for each in context.command.get_params(context))
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return known and "--json" in own
+
+
 def _worded(message: str, near: str | None, otherwise: str) -> UsageError:
     return UsageError(message, hint=near or otherwise)
 

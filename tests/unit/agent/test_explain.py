@@ -288,7 +288,7 @@ def test_a_slot_that_waits_to_join_is_named_where_it_would_help() -> None:
         job.node(name, ("in_use", 0.1))
     best = explained(job.committed(equal).node("d", ("standby", 0.1))).alternatives[1]
     assert best.per_slot == (3, 3, 3, 3)
-    assert best.reason == "d/cpu:0 would join: not yet worth the pause"
+    assert best.reason == "with d/cpu:0, once that earns the pause of a join"
 
 
 @given(

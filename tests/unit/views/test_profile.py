@@ -1,6 +1,7 @@
 """The table of a profile at every width, its JSON, and the picture."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,45 @@ def test_a_profile_keeps_its_width_and_names_every_size(cells: int, glyphs: Glyp
     assert [line.split()[0] for line in text.splitlines()[3:]] == ["4", "2", "2", "1"]
     for step in ("100 ms", "190 ms", "120 ms", "230 ms"):
         assert step in text
+
+
+def eight(*sizes: tuple[dict[str, int], tuple[int, ...], float]) -> ProfileRecord:
+    """Up to eight slots of kinds with long names."""
+    points = tuple(
+        ProfilePoint(
+            slots=slots, counts=counts, step_s=step_s, micro_steps_per_s=16 / step_s,
+            predicted_s=None,
+        )
+        for slots, counts, step_s in sizes
+    )  # fmt: skip
+    return ProfileRecord(
+        wish="w", by="", at="", logical_workers=16, planned=len(points), points=points, done=True
+    )
+
+
+FAST, SLOW = "H100 80GB HBM3", "A100-SXM4-80GB"
+MIXED = eight(
+    ({FAST: 4, SLOW: 4}, (3, 3, 3, 3, 1, 1, 1, 1), 0.118),
+    ({FAST: 4}, (4, 4, 4, 4), 0.152),
+    ({SLOW: 1}, (16,), 1.216),
+)
+ALIKE = eight(({FAST: 8}, (2,) * 8, 0.05), ({FAST: 2}, (8, 8), 0.19), ({FAST: 1}, (16,), 0.37))
+
+
+@pytest.mark.parametrize("cells", [60, 80, 120, 160])
+@pytest.mark.parametrize("is_ascii", [False, True], ids=["unicode", "ascii"])
+def test_a_profile_of_eight_slots_is_drawn_at_every_width(
+    compare_screen: Callable[..., None], cells: int, is_ascii: bool
+) -> None:
+    glyphs = ASCII if is_ascii else UNICODE
+    lines = [
+        row
+        for record in (RECORD, MIXED, ALIKE)
+        for row in [*profile_lines("resnet50", record, cells=cells, glyphs=glyphs), ()]
+    ]
+    heads = ["".join(span.text for span in row) for row in lines]
+    assert sum("THROUGHPUT" in head for head in heads) == 3
+    compare_screen("profile", lines, cells=cells, is_ascii=is_ascii)
 
 
 def test_slots_of_one_device_tell_what_they_take_from_each_other() -> None:

@@ -216,11 +216,13 @@ def _added(left: torch.Tensor | None, right: torch.Tensor | None) -> torch.Tenso
         alone = left if right is None else right
         # Adding zeros turns -0.0 into +0.0: the bits must not tell how many ranks had a gradient.
         return None if alone is None else alone.add_(0.0)
-    if left.device != right.device:
-        # One of them is parked in host memory; a parameter at a time keeps the peak low.
-        device = right.device if left.device.type == "cpu" else left.device
-        left, right = left.to(device), right.to(device)
-    return left.add_(right)
+    if left.device == right.device:
+        return left.add_(right)
+    # One of them is parked in host memory; it comes back a parameter at a time, and the sum goes
+    # where the other one lies: of however many ranks, the device holds one set and a parameter.
+    if left.device.type == "cpu":
+        return torch.add(left.to(right.device), right, out=right)
+    return left.add_(right.to(left.device))
 
 
 def _parked(sums: Sums) -> Sums:

@@ -177,6 +177,35 @@ def test_parking_partials_in_host_memory_changes_no_bit() -> None:
         assert all(bits(None if one is None else one.cpu()) == bits(two) for one, two in values)
 
 
+MB = 1 << 20
+
+
+def peak_on_device(ranks: int, *, offload: bool) -> int:
+    """Megabytes on the GPU at the fullest moment of a step: a rank's gradients come, and go."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    partials = Partials(ranks, offload=offload)
+    for rank in range(ranks):
+        partials.push(rank, [torch.ones(size * MB // 4, device="cuda") for size in (8, 1, 2)])
+    return (torch.cuda.max_memory_allocated() - before) // MB
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("ranks", [2, 4, 16, 64])
+def test_parked_partials_let_no_number_of_ranks_take_more_of_the_device(ranks: int) -> None:
+    """One set of gradients, 11 MB, and a parameter that comes back to be added to."""
+    assert peak_on_device(ranks, offload=True) == 11 + 8
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_partials_on_the_device_take_one_set_for_twice_the_ranks() -> None:
+    few, many = (peak_on_device(ranks, offload=False) for ranks in (2, 16))
+    assert (few, many) == (2 * 11, 5 * 11)
+
+
 @pytest.mark.parametrize("factor", [1 / 3, 1 / 16, 1e-30, 7.0, 1e38])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_scaling_gives_the_bits_of_a_product_with_a_number(

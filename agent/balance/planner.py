@@ -7,12 +7,24 @@ which all slots together do N: a step function of F, searched over integers (Eas
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import accumulate, groupby
-from operator import attrgetter
+from itertools import accumulate, combinations, groupby
+from operator import itemgetter
+from typing import cast
 
+from easyscale.agent.balance.dealing import (
+    Slot,
+    deal_at_first,
+    deal_between,
+    partials,
+)
+from easyscale.agent.balance.searching import MOST_SEARCHED, fewer_subtrees, least_subtrees
 from easyscale.errors import UsageError
 from easyscale.model import LogicalRank, WorkerId
+
+#: Up to so many slots that hold ranks, all sets of them are compared.
+_MOST_HOLDING = 10
+#: So many micro-steps that may end the step are gone through one by one.
+_FEW_ENDS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +65,46 @@ def follow(layout: Sequence[Sequence[LogicalRank]], places: Sequence[Place]) -> 
 
 
 def plan(places: Sequence[Place], *, logical_workers: int, use_all: bool = False) -> Layout:
-    """The best layout of `logical_workers` ranks; the order of `places` decides nothing.
+    """The best layout of `logical_workers` ranks; neither order nor names of `places` decide it.
 
     With `use_all` no slot is emptied to use fewer: after a loss only what was lost shall move.
     """
     _check(places, logical_workers)
-    ordered = sorted(places, key=attrgetter("worker"))
-    step = least_step(ordered, logical_workers)
+    step = least_step(places, logical_workers)
+    # What a slot holds tells it from others; slots that hold nothing differ by speed and memory.
+    ordered = sorted(places, key=_nature)
     capacity = [_capacity(place, step) for place in ordered]
-    used = (
-        [i for i, size in enumerate(capacity) if size]
-        if use_all
-        else _fewest_slots(ordered, capacity, logical_workers)
+    useful = [i for i, size in enumerate(capacity) if size]
+    choices = [useful] if use_all else fewest_slots(ordered, capacity, logical_workers)
+    slots = [
+        Slot(tuple(sorted(place.ranks)), size, place.micro_step)
+        for place, size in zip(ordered, capacity, strict=True)
+    ]
+    if any(slots[i].held for i in choices[0]):
+        chosen, dealt = _deal(slots, choices, logical_workers)
+    else:  # neighbours get neighbouring ranks: who is who cannot make it more partial sums
+        chosen = sorted(choices[0], key=lambda i: ordered[i].worker)
+        dealt = deal_at_first([slots[i] for i in chosen], logical_workers)
+    ranks = {
+        ordered[i].worker: tuple(sorted(held))
+        for i, held in zip(chosen, dealt, strict=True)
+        if held
+    }
+    kept: set[int] = set()
+    for i, held in zip(chosen, dealt, strict=True):
+        kept.update(slots[i].held if len(slots[i].held) <= slots[i].most else held)
+    moved = tuple([rank for rank in range(logical_workers) if rank not in kept])
+    return Layout(
+        ranks=cast("Mapping[WorkerId, tuple[LogicalRank, ...]]", ranks),
+        step=max(len(held) * ordered[i].micro_step for i, held in zip(chosen, dealt, strict=True)),
+        moved=cast("tuple[LogicalRank, ...]", moved),
+        reason=f"{logical_workers} = {shares(map(len, ranks.values()))}",
     )
-    counts = _share_out(ordered, used, capacity, logical_workers)
-    ranks = _place_ranks(ordered, counts, logical_workers)
-    before = {rank: place.worker for place in ordered for rank in place.ranks}
-    moved = sorted(r for worker, held in ranks.items() for r in held if before.get(r) != worker)
-    busiest = max(count * ordered[i].micro_step for i, count in counts.items())
-    reason = f"{logical_workers} = {shares(counts.values())}"
-    return Layout(ranks, busiest, tuple(moved), reason)
+
+
+def _nature(place: Place) -> tuple[bool, tuple[LogicalRank, ...], int, int, WorkerId]:
+    most = -1 if place.most is None else place.most
+    return not place.ranks, place.ranks, place.micro_step, most, place.worker
 
 
 def step_of(places: Iterable[Place]) -> int:
@@ -89,22 +121,51 @@ def shares(counts: Iterable[int]) -> str:
     return "+".join(f"{length}×{n}" if length > 1 else str(n) for n, length in runs)  # noqa: RUF001
 
 
-def least_step(places: Sequence[Place], logical_workers: int) -> int:
-    """The least F with sum of floor(F / t) >= N, by bisection; capacity only grows with F."""
-    kinds = Counter((place.micro_step, place.most) for place in places)
+def least_step(places: Iterable[Place], logical_workers: int) -> int:
+    """The least F with sum of floor(F / t) >= N: it only grows where some slot ends a micro-step.
 
-    def fits(step: int) -> bool:
-        total = 0
-        for (t, most), slots in kinds.items():
-            each = step // t
-            total += slots * (each if most is None or each < most else most)
-        return total >= logical_workers
+    Bisection, until so few ends are left that they can be gone through.
+    """
+    n = logical_workers
+    kinds = Counter((p.micro_step, n if p.most is None else min(p.most, n)) for p in places)
+    rows = [(t, most, slots) for (t, most), slots in kinds.items()]
 
-    low, high = 0, max(t for t, _ in kinds) * logical_workers
-    while high - low > 1:
+    def done(step: int) -> int:
+        return sum(
+            [(most if most < (each := step // t) else each) * slots for t, most, slots in rows]
+        )
+
+    low, high = _bracket(rows, n)
+    if done(low) >= n:
+        low = 0
+    if done(high) < n:
+        high = max(t for t, _, _ in rows) * n
+    speed = sum(slots / t for t, _, slots in rows)
+    few = int(_FEW_ENDS / speed) + 1
+    while high - low > few:
         middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+        low, high = (low, middle) if done(middle) >= n else (middle, high)
+    ends = sorted(
+        (count * t, slots)
+        for t, most, slots in rows
+        for count in range(low // t + 1, min(high // t, most) + 1)
+    )
+    total = done(low)
+    for end, slots in ends:
+        total += slots
+        if total >= n:
+            return end
+    raise AssertionError("the slots have no room for all ranks")
+
+
+def _bracket(rows: Sequence[tuple[int, int, int]], n: int) -> tuple[int, int]:
+    """Around the least step if memory bounds nothing: each slot loses less than one micro-step.
+
+    Floats do, since what they say is checked before it is used.
+    """
+    slots = sum(number for _, _, number in rows)
+    speed = sum(number / t for t, _, number in rows)
+    return int(n / speed * 0.999999), int((n + slots) / speed * 1.000001) + 1
 
 
 def _capacity(place: Place, step: int) -> int:
@@ -130,11 +191,36 @@ def _check(places: Sequence[Place], logical_workers: int) -> None:
 # --- which slots -------------------------------------------------------------------------------
 
 
-def _fewest_slots(places: Sequence[Place], capacity: Sequence[int], n: int) -> list[int]:
-    """The fewest slots that hold n, and among such sets the one that keeps most ranks in place.
+def fewest_slots(places: Sequence[Place], capacity: Sequence[int], n: int) -> list[list[int]]:
+    """The fewest slots that hold n, by what they keep in place: all best sets, or one of many."""
+    useful = [i for i, size in enumerate(capacity) if size]
+    tops = sorted((capacity[i] for i in useful), reverse=True)
+    needed = next(k for k, total in enumerate(accumulate(tops), 1) if total >= n)
+    if needed == len(useful):
+        return [useful]
+    holding = [i for i in useful if places[i].ranks]
+    # Of slots that hold nothing, the largest do whatever others could.
+    rest = sorted((i for i in useful if not places[i].ranks), key=lambda i: -capacity[i])
+    if len(holding) > _MOST_HOLDING:
+        return [_one_of_many(places, capacity, n=n, needed=needed)]
+    fewest = max(0, needed - len(rest))
+    by_kept: dict[int, list[list[int]]] = defaultdict(list)
+    for number in range(fewest, min(needed, len(holding)) + 1):
+        others = rest[: needed - number]
+        room = sum(capacity[i] for i in others)
+        for some in combinations(holding, number):
+            if room + sum(capacity[i] for i in some) >= n:
+                kept = sum(min(len(places[i].ranks), capacity[i]) for i in some)
+                by_kept[kept].append(sorted([*some, *others]))
+    return by_kept[max(by_kept)]
 
-    Slots of one capacity are interchangeable but for what they hold, so it is enough to choose how
-    many of each capacity, largest first: (slots, ranks held) -> most ranks kept.
+
+def _one_of_many(
+    places: Sequence[Place], capacity: Sequence[int], *, n: int, needed: int
+) -> list[int]:
+    """Slots of one capacity are interchangeable but for what they hold.
+
+    So it is enough to choose how many of each, largest first: (slots, ranks held) -> most kept.
     """
     classes: dict[int, list[int]] = defaultdict(list)
     for i, size in enumerate(capacity):
@@ -144,7 +230,6 @@ def _fewest_slots(places: Sequence[Place], capacity: Sequence[int], n: int) -> l
     for size in sizes:
         classes[size].sort(key=lambda i: -min(len(places[i].ranks), capacity[i]))
     tops = [size for size in sizes for _ in classes[size]]
-    needed = next(k for k, total in enumerate(accumulate(tops), 1) if total >= n)
 
     # state: (slots chosen, ranks they can hold) -> (ranks kept, slots chosen per class)
     states: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {(0, 0): (0, ())}
@@ -185,159 +270,24 @@ def _choose(
     return following
 
 
-# --- how many each -----------------------------------------------------------------------------
-
-
-def _share_out(
-    places: Sequence[Place], used: Sequence[int], capacity: Sequence[int], n: int
-) -> dict[int, int]:
-    """Everybody keeps what it can; the rest goes, one by one, to whoever would be done first.
-
-    All that are done by some time come first, so that time is searched for and not counted up to.
-    """
-    shapes = {i: (places[i].micro_step, len(places[i].ranks), capacity[i]) for i in used}
-    kinds = Counter(shapes.values())
-
-    def by(time: int) -> int:
-        return sum(slots * _taken(time, *shape) for shape, slots in kinds.items())
-
-    assert by(0) <= n, "a logical rank is held by two slots"
-    low, high = 0, max(t for t, _, _ in kinds) * n + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if by(middle) <= n else (low, middle)
-    counts = {i: _taken(low, *shape) for i, shape in shapes.items()}
-    rest = n - sum(counts.values())
-    for i, (t, _, most) in shapes.items():  # they would all be done at the same time
-        if rest and counts[i] < most and (counts[i] + 1) * t == high:
-            counts[i] += 1
-            rest -= 1
-    return counts
-
-
-def _taken(time: int, micro_step: int, kept: int, most: int) -> int:
-    """How many ranks a slot holds that keeps what it can and may work until then."""
-    return min(max(time // micro_step, kept), most)
-
-
 # --- which ranks -------------------------------------------------------------------------------
 
 
-def _place_ranks(
-    places: Sequence[Place], counts: Mapping[int, int], n: int
-) -> dict[WorkerId, tuple[LogicalRank, ...]]:
-    """Keep what may stay, in whole subtrees; deal the rest in aligned powers of two."""
-    held = {i: _keep(places[i].ranks, count) for i, count in counts.items()}
-    wanted: dict[int, list[int]] = defaultdict(list)
-    for i, count in counts.items():
-        for size in _powers(count - len(held[i])):
-            wanted[size].append(i)
-    kept = set().union(*held.values())
-    if kept:
-        _deal_between(held, wanted, set(range(n)) - kept)
-    else:
-        _deal_in_turn(held, wanted)
-    return {places[i].worker: tuple(sorted(ranks)) for i, ranks in held.items()}
-
-
-def _deal_in_turn(
-    held: Mapping[int, set[LogicalRank]], wanted: Mapping[int, Sequence[int]]
-) -> None:
-    """Blocks of falling size one behind the other are all aligned."""
-    start = 0
-    for size in sorted(wanted, reverse=True):
-        for i in wanted[size]:
-            held[i].update(_block(start, size))
-            start += size
-
-
-def _deal_between(
-    held: Mapping[int, set[LogicalRank]], wanted: dict[int, list[int]], free_ranks: set[int]
-) -> None:
-    """Blocks of falling size between what is kept, beside what the same worker holds."""
-    free = _FreeRanks(free_ranks)
-    size = max(wanted, default=0)
-    while size:
-        for i in wanted[size]:
-            start = free.take(size, held[i])
-            if start is None:  # the free ranks are more scattered than that: halves do as well
-                wanted[size // 2] += [i, i]
-            else:
-                held[i].update(_block(start, size))
-        size //= 2
-
-
-def _block(start: int, size: int) -> Iterable[LogicalRank]:
-    return map(LogicalRank, range(start, start + size))
-
-
-class _FreeRanks:
-    """Ranks to be dealt, as aligned blocks; sizes must be taken in falling order."""
-
-    def __init__(self, ranks: set[int]) -> None:
-        self._blocks: dict[int, dict[int, None]] = defaultdict(dict)
-        for low, size in _blocks(ranks):
-            self._blocks[size][low] = None
-
-    def take(self, size: int, held: Iterable[int]) -> int | None:
-        """The start of a block of that size, beside what the worker holds where there is one."""
-        fitting = self._blocks[size]
-        if fitting and held:
-            beside = next((r ^ size for r in held if not r % size and r ^ size in fitting), None)
-            if beside is not None:
-                del fitting[beside]
-                return beside
-        if fitting:
-            start = next(iter(fitting))
-            del fitting[start]
-            return start
-        larger = min(
-            (other for other, lows in self._blocks.items() if other > size and lows), default=0
-        )
-        if not larger:
-            return None
-        start = next(iter(self._blocks[larger]))
-        del self._blocks[larger][start]
-        while larger > size:
-            larger //= 2
-            self._blocks[larger][start + larger] = None
-        return start
-
-
-def _keep(ranks: Sequence[LogicalRank], count: int) -> set[LogicalRank]:
-    """The `count` ranks that stay: whole subtrees first, the largest ones."""
-    if count >= len(ranks):
-        return set(ranks)
-    kept: set[LogicalRank] = set()
-    for low, size in sorted(_blocks(set(ranks)), key=lambda block: (-block[1], block[0])):
-        kept.update(_block(low, min(size, count - len(kept))))
-    return kept
-
-
-def _blocks(ranks: Iterable[int]) -> list[tuple[int, int]]:
-    """The largest aligned powers of two that make up a set of ranks, as (low, size)."""
-    found = []
-    for low, high in _runs(sorted(ranks)):
-        start = low
-        while start < high:
-            size = start & -start or 1 << (high - start).bit_length()
-            while start + size > high:
-                size //= 2
-            found.append((start, size))
-            start += size
-    return found
-
-
-def _runs(ranks: Sequence[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for rank in ranks:
-        if runs and runs[-1][1] == rank:
-            runs[-1] = (runs[-1][0], rank + 1)
-        else:
-            runs.append((rank, rank + 1))
-    return runs
-
-
-@cache
-def _powers(count: int) -> list[int]:
-    return [1 << bit for bit in range(count.bit_length()) if count >> bit & 1]
+def _deal(
+    slots: Sequence[Slot], choices: Sequence[list[int]], n: int
+) -> tuple[list[int], Sequence[Sequence[int]]]:
+    """The chosen slots and the ranks of each; of several choices that of the fewest subtrees."""
+    found: list[tuple[int, list[int], Sequence[Sequence[int]]]] = []
+    for chosen in choices:
+        own = tuple(slots[i] for i in chosen)
+        dealt: Sequence[Sequence[int]] = deal_between(own, n)
+        if n > MOST_SEARCHED:
+            return chosen, dealt
+        made = partials(dealt, n)
+        if made > least_subtrees(own, n):
+            fewer = fewer_subtrees(own, n, made)
+            dealt = dealt if fewer is None else fewer
+            made = partials(dealt, n)
+        found.append((made, chosen, dealt))
+    _, chosen, dealt = min(found, key=itemgetter(0))
+    return chosen, dealt

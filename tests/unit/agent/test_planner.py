@@ -103,7 +103,8 @@ def test_after_a_loss_only_its_ranks_move() -> None:
     present = [Place(worker(i), 1, ranks(*range(4 * i, 4 * i + 4))) for i in range(3)]
     layout = plan(present, logical_workers=16)
     assert layout.moved == ranks(12, 13, 14, 15)
-    assert shares(len(held) for held in layout.ranks.values()) == "6+5+5"
+    # 6+5+5 takes as long, and one partial sum more.
+    assert shares(len(held) for held in layout.ranks.values()) == "6+6+4"
 
 
 def test_who_gives_ranks_away_keeps_whole_subtrees() -> None:

@@ -103,8 +103,9 @@ def test_ranks_follow_the_speed_of_a_slot_down_and_up_again(tmp_path: Path, dige
         assert kinds_of(run).count("rebalanced") <= 3, run.report()
         measured = asked("profile", job, "--steps", "5")
         assert [sum(each["slots"].values()) for each in measured["points"]] == [3, 2, 1]
-        steps = [each["step_s"] for each in measured["points"]]
-        assert steps[-1] == max(steps), "one slot takes longest"
+        for each in measured["points"]:
+            # Steps of the size before were shorter, and would be told.
+            assert each["step_s"] >= max(each["counts"]) * PACE_S
         pace(tmp_path, 0.0, "cpu:0", "cpu:1", "cpu:2")
         assert run.wait() == 0, run.report()
         assert digest_in(run) == digest

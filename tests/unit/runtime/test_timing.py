@@ -103,6 +103,36 @@ def test_the_first_step_is_no_measure_and_neither_is_one_after_a_change() -> Non
             timing.interrupt()
 
 
+def test_one_odd_step_is_outvoted_before_anything_is_passed_on() -> None:
+    window = Window()
+    for seconds, settled in ((30.0, None), (1.0, None), (1.0, 1.0)):
+        window.append(seconds)
+        assert window.settled() == settled
+
+
+@pytest.mark.parametrize(("is_other", "micro_step_s"), [(False, 1.0), (True, 1.25)])
+def test_steps_of_another_map_are_no_measure_of_this_one(
+    monkeypatch: pytest.MonkeyPatch, is_other: bool, micro_step_s: float
+) -> None:
+    timing, clock = Timing(), [0.0]
+    monkeypatch.setattr("easyscale.runtime.timing.time.monotonic", lambda: clock[0])
+
+    def steps(number: int, *, ranks: int, takes_s: float) -> None:
+        for _ in range(number):
+            for _ in range(ranks):
+                timing.begin_micro_step()
+                clock[0] += takes_s
+                timing.end_micro_step()
+            timing.end_step()
+
+    steps(32, ranks=2, takes_s=1.0)
+    timing.change_map(is_other=is_other)
+    steps(2, ranks=3, takes_s=1.25)
+    assert timing.steps.middle() == 3 * 1.25, "not what two ranks took"
+    steps(3, ranks=3, takes_s=1.25)
+    assert timing.micro_steps.middle() == micro_step_s
+
+
 def test_micro_steps_of_a_step_count_as_their_mean_and_waits_for_data_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,6 +18,7 @@ from easyscale.model import (
     JobSpec,
     Mode,
     NodeRecord,
+    Occasion,
     SlotRecord,
     SlotState,
     Wish,
@@ -54,7 +55,8 @@ def enrol(turn: Turn) -> None:
 def record_of(turn: Turn) -> NodeRecord:
     """Our node as others see it; a measurement alone is passed on now and then only."""
     state = turn.state
-    is_urgent = _is_urgent(state)
+    is_profile = state.commit is not None and state.commit.occasion is Occasion.PROFILE
+    is_urgent = is_profile or _is_urgent(state)
     slots = tuple(
         _slot_record(state, slot.name, slot.kind, all_anew=is_urgent) for slot in state.slots
     )

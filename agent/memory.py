@@ -125,6 +125,8 @@ class Scaling:
     #: The members that it was begun with: with others it ends.
     members: frozenset[WorkerId]
     record: ProfileRecord
+    #: The size that is measured runs since then.
+    since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from easyscale.model import Occasion, Plan, SlotRecord, WorkerId
 MOST_POINTS = 12
 #: Steps that a point is measured for, where the wish does not say.
 STEPS = 10
+#: An agent passes measurements on so often while a profile is made; this many times are enough.
+_PASSED_ON = 3
 
 
 def follow(scene: Scene) -> Memory:
@@ -104,8 +106,14 @@ def _measure(scene: Scene, scaling: Scaling) -> Scaling:
     progress = view.progress
     point = scaling.points[len(record.points)]
     if _holders(scene) != point:
-        return scaling if _layout_of(scene, point) is not None else _skip(scaling)
+        waiting = replace(scaling, since_s=None)
+        return waiting if _layout_of(scene, point) is not None else _skip(waiting)
+    since_s = scene.now if scaling.since_s is None else scaling.since_s
+    scaling = replace(scaling, since_s=since_s)
     if progress is None or not progress.steps_per_s:
+        return scaling
+    # What the slots measure in this size has to have come here, too.
+    if scene.now - since_s < _PASSED_ON * scene.settings.timeouts.capability_urgent_s:
         return scaling
     begun = max((e.position for e in view.entries.get(base.generation, {}).values()), default=0)
     if progress.position < begun + _steps(scene):
@@ -125,7 +133,8 @@ def _measure(scene: Scene, scaling: Scaling) -> Scaling:
     )
     points = (*record.points, measured)
     done = len(points) == len(scaling.points)
-    return replace(scaling, record=msgspec.structs.replace(record, points=points, done=done))
+    record = msgspec.structs.replace(record, points=points, done=done)
+    return replace(scaling, record=record, since_s=None)
 
 
 def _skip(scaling: Scaling) -> Scaling:

@@ -32,6 +32,7 @@ from easyscale.model import (
     Ending,
     JobState,
     Mode,
+    Occasion,
     Outcome,
     Plan,
     Position,
@@ -1141,3 +1142,20 @@ def test_a_profile_that_is_complete_is_kept_beside_the_snapshots_once() -> None:
                 assert isinstance(put, Put)
                 job.put(KEYS.profile, put.value)
     assert [len(each.points) for each in kept] == [1]
+
+
+@pytest.mark.parametrize(
+    ("occasion", "is_told"), [(Occasion.PROFILE, True), (Occasion.REBALANCE, False)]
+)
+def test_while_a_profile_is_made_small_changes_of_speed_are_passed_on_at_once(
+    occasion: Occasion, is_told: bool
+) -> None:
+    agent = Agent(slots=1).registered()
+    agent.view(Job().committed(msgspec.structs.replace(commit(1, (W0,)), occasion=occasion)))
+    agent.take(said(W0, entered(1)), said(W0, report(5, micro_step_s=0.1)))
+    agent.tick()
+    agent.now += 1.0
+    agent.take(said(W0, report(9, micro_step_s=0.109)))
+    agent.tick()
+    (slot,) = of(agent.done, actions.Enrol)[-1].record.slots
+    assert slot.micro_step_s == (0.109 if is_told else 0.1)

@@ -81,8 +81,25 @@ def record(*points: ProfilePoint, wish: str = "w1", done: bool = False) -> Profi
     )
 
 
+def measured(at: Scene) -> Memory:
+    """What is known once the agents have had the time to pass on what slots measure."""
+    memory = scaling.follow(at)
+    return scaling.follow(replace(at, memory=memory, now=at.now + 2.0))
+
+
+def test_a_size_is_measured_once_its_slots_have_told_what_they_measure_in_it() -> None:
+    at = scene(None)
+    memory = scaling.follow(at)
+    memory = scaling.follow(replace(at, memory=memory, now=at.now + 1.0))
+    assert memory.scaling is not None
+    assert memory.scaling.record.points == ()
+    memory = scaling.follow(replace(at, memory=memory, now=at.now + 2.0))
+    assert memory.scaling is not None
+    assert len(memory.scaling.record.points) == 1
+
+
 def test_a_profile_begins_with_the_size_that_runs() -> None:
-    memory = scaling.follow(scene(None))
+    memory = measured(scene(None))
     assert memory.scaling is not None
     assert [each.slots for each in memory.scaling.record.points] == [{"cpu": 3}]
     assert memory.scaling.record.points[0].micro_steps == {f"{name}/cpu:0": 0.1 for name in "abc"}

@@ -1152,8 +1152,9 @@ def test_while_a_profile_is_made_small_changes_of_speed_are_passed_on_at_once(
 ) -> None:
     agent = Agent(slots=1).registered()
     agent.view(Job().committed(msgspec.structs.replace(commit(1, (W0,)), occasion=occasion)))
-    agent.take(said(W0, entered(1)), said(W0, report(5, micro_step_s=0.1)))
-    agent.tick()
+    agent.take(said(W0, entered(1)))
+    agent.now += 1.0
+    agent.take(said(W0, report(5, micro_step_s=0.1)))
     agent.now += 1.0
     agent.take(said(W0, report(9, micro_step_s=0.109)))
     agent.tick()

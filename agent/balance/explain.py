@@ -279,7 +279,7 @@ _NOTHING = _Sums(throughput_per_s=None, capability_per_s=None, waste=None)
 
 
 def _sums(book: Book) -> _Sums:
-    sums = unused(Load(row.kind, row.micro_step, len(row.ranks)) for row in book.rows)
+    sums = unused(Load(row.micro_step, len(row.ranks)) for row in book.rows)
     waste = Waste(
         idle_per_s=float(sums.idle * book.unit),
         padding_per_s=float(sums.padding * book.unit),

@@ -32,7 +32,7 @@ def micro_steps(
     of_kind = {kind: median(values) for kind, values in by_kind.items()}
     of_all = median(of_kind.values()) if of_kind else 1.0
     return {
-        worker: max(1, int(measured.get(worker, of_kind.get(slot.kind, of_all)) * NS_PER_S))
+        worker: nanoseconds(measured.get(worker, of_kind.get(slot.kind, of_all)))
         for worker, slot in taken.items()
     }
 
@@ -63,8 +63,16 @@ def noise(slots: Iterable[SlotRecord]) -> float:
     return max((slot.spread or 0.0 for slot in slots), default=0.0)
 
 
-def seconds(nanoseconds: int) -> float:
-    return nanoseconds / NS_PER_S
+def seconds(ns: int) -> float:
+    return ns / NS_PER_S
+
+
+def nanoseconds(seconds_: float) -> int:
+    """To the nearest: what is written in round numbers is planned with as it is written.
+
+    1.005 is a little less as a float. Cut off, three times 0.335 s would not fit into it.
+    """
+    return max(1, round(seconds_ * NS_PER_S))
 
 
 def rebalance_reason(

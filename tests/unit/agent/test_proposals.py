@@ -72,3 +72,19 @@ def test_each_proposal_is_the_best_increment_of_its_kind(
                 score = (Fraction(now, step) - 1) / more + 1
                 best[kind.name] = max(best.get(kind.name, (Fraction(0), 0)), (score, more))
     assert {o.kind: (o.score, o.slots) for o in propose(kinds, n, top=9)} == best
+
+
+@pytest.mark.parametrize(("period", "wasted", "is_made"), [(3, "3/10", True), (4, "4/11", False)])
+def test_what_would_waste_more_than_thirty_percent_is_not_proposed(
+    period: int, wasted: str, is_made: bool
+) -> None:
+    """The rank moves to the faster slot, and all that the other can do is wasted."""
+    offers = propose([Kind("slow", 7, 1, grows=False), Kind("fast", period, 0)], 1)
+    assert [(o.kind, o.waste) for o in offers] == [("fast", Fraction(wasted))][: int(is_made)]
+
+
+def test_the_best_three_kinds_are_proposed() -> None:
+    kinds = [Kind("a", 100, 1), *(Kind(str(t), t, 0) for t in (10, 20, 30, 40))]
+    everything = propose(kinds, 40, top=99)
+    assert len(everything) == 5
+    assert propose(kinds, 40) == everything[:3]

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from easyscale.agent import events
+from easyscale.agent.hardware.kernel_kills import KernelKills
 from easyscale.messages import Failure, Note
 from easyscale.model import WorkerId
 from easyscale.pulse import Phase
@@ -176,6 +177,27 @@ def test_lines_come_while_the_worker_runs(shared: Nursery, tmp_path: Path) -> No
     shared.wait_output(worker, "now\n")
     shared.supervisor.kill(worker, reason="seen")
     assert shared.exit(worker).signal == signal.SIGKILL
+
+
+def test_a_worker_is_asked_of_the_kernel_only_if_somebody_else_killed_it(
+    shared: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def explain(_: KernelKills, pid: int) -> str:
+        asked.append(pid)
+        return "out of memory"
+
+    monkeypatch.setattr(KernelKills, "explain", explain)
+    sleeper = "import time\nprint('now')\ntime.sleep(1000)"
+    mine, theirs = (shared.fork(tmp_path, sleeper) for _ in range(2))
+    for each in (mine, theirs):
+        shared.wait_output(each, "now\n")
+    shared.supervisor.kill(mine, reason="seen")
+    os.kill(shared.pid(theirs), signal.SIGKILL)
+    assert shared.exit(mine).killed_for == ""
+    assert shared.exit(theirs).killed_for == "out of memory"
+    assert asked == [shared.pid(theirs)]
 
 
 def test_output_carries_the_rank_that_runs(shared: Nursery, tmp_path: Path) -> None:

@@ -161,6 +161,15 @@ def test_a_worker_that_was_not_let_start_has_no_log_to_name() -> None:
     assert box.log == ""
 
 
+def test_a_job_without_room_needs_a_slot_or_a_smaller_batch() -> None:
+    box = first_cause(
+        cause("memory"), exit_code=1, settings=SETTINGS, snapshot=SNAPSHOT, generation=None
+    )
+    (step,) = box.next_steps
+    again = "then run the same command again: it resumes at step 6,400"
+    assert step == f"add a slot or make the batch smaller, {again}"
+
+
 def test_an_accused_device_is_left_out_and_examined() -> None:
     box = first_cause(
         cause("device"), exit_code=5, settings=SETTINGS, snapshot=None, generation=None

@@ -172,11 +172,10 @@ def test_a_drain_to_where_memory_only_seems_short_goes_on_and_says_so() -> None:
 
 def test_what_was_learned_outlives_the_failures_that_are_forgiven() -> None:
     """Tidying deletes the records of workers that no generation names any more."""
-    job = started(a=range(8), b=range(8, 16))
+    job = started(a=range(8), b=range(8, 16)).progress(10_000)
     teacher, other = worker("a", -1), worker("a", 0)
     for old, failure in ((teacher, ran_out(step=0)), (other, None)):
         job.gone(old, ranks=tuple(range(16)), failure=failure)
-    job.put(KEYS.commit(number(0)), commit(0, [teacher]))
     verdict = ask(job)
     assert isinstance(verdict.decision, Tidy)
     assert KEYS.gone_worker(other) in verdict.decision.keys

@@ -83,6 +83,13 @@ def test_the_older_form_of_limits_counts_as_well(host: Host, limit: int, free: i
     assert host.free() == (1_000_000 * 1024 if free is None else free)
 
 
+def test_no_limit_in_the_older_form_is_no_number(tmp_path: Path) -> None:
+    host = Host(tmp_path).write("proc/self/cgroup", "4:memory:/x\n")
+    host.write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712")
+    host.write("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "1")
+    assert host.free() is None
+
+
 def test_where_nothing_says_so_nothing_is_known(tmp_path: Path) -> None:
     assert free_bytes(CPU, root=tmp_path) is None
     assert taken_bytes(CPU, root=tmp_path) is None

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations, groupby
-from operator import itemgetter
 from typing import cast
 
 from easyscale.agent.balance.dealing import (
@@ -17,12 +16,17 @@ from easyscale.agent.balance.dealing import (
     deal_between,
     partials,
 )
-from easyscale.agent.balance.searching import MOST_SEARCHED, fewer_subtrees, least_subtrees
+from easyscale.agent.balance.searching import (
+    MOST_SEARCHED,
+    MOST_WORK,
+    fewer_subtrees,
+    least_subtrees,
+)
 from easyscale.errors import UsageError
 from easyscale.model import LogicalRank, WorkerId
 
 #: Up to so many slots that hold ranks, all sets of them are compared.
-_MOST_HOLDING = 10
+_MOST_HOLDING = 8
 #: So many micro-steps that may end the step are gone through one by one.
 _FEW_ENDS = 200
 
@@ -277,17 +281,19 @@ def _deal(
     slots: Sequence[Slot], choices: Sequence[list[int]], n: int
 ) -> tuple[list[int], Sequence[Sequence[int]]]:
     """The chosen slots and the ranks of each; of several choices that of the fewest subtrees."""
-    found: list[tuple[int, list[int], Sequence[Sequence[int]]]] = []
+    best: tuple[list[int], Sequence[Sequence[int]]] = [], []
+    fewest, states = n + 1, MOST_WORK // n
     for chosen in choices:
         own = tuple(slots[i] for i in chosen)
-        dealt: Sequence[Sequence[int]] = deal_between(own, n)
+        dealt = deal_between(own, n)
         if n > MOST_SEARCHED:
             return chosen, dealt
         made = partials(dealt, n)
-        if made > least_subtrees(own, n):
-            fewer = fewer_subtrees(own, n, made)
-            dealt = dealt if fewer is None else fewer
-            made = partials(dealt, n)
-        found.append((made, chosen, dealt))
-    _, chosen, dealt = min(found, key=itemgetter(0))
-    return chosen, dealt
+        if made < fewest:
+            fewest, best = made, (chosen, dealt)
+        if states > 0 and least_subtrees(own, n) < fewest:
+            fewer, took = fewer_subtrees(own, n, found=fewest, states=states)
+            states -= took
+            if fewer is not None:
+                fewest, best = partials(fewer, n), (chosen, fewer)
+    return best

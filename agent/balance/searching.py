@@ -17,8 +17,8 @@ _FRESH = -1
 _NOBODY, _SEVERAL = -1, -2
 #: Up to so many ranks a search is worth its time.
 MOST_SEARCHED = 64
-#: So many states are looked at before what was found without a search has to do.
-MOST_STATES = 4000
+#: States that are looked at, times ranks, before what was found without a search has to do: 10 ms.
+MOST_WORK = 10_000
 
 #: The ranks of each slot.
 Dealt = tuple[tuple[int, ...], ...]
@@ -65,9 +65,15 @@ def _both(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def fewer_subtrees(slots: tuple[Slot, ...], n: int, found: int) -> Dealt | None:
-    """A deal with fewer than `found` subtrees that moves no more; None where there is none."""
-    return _Search(slots, n).run(found)
+def fewer_subtrees(
+    slots: tuple[Slot, ...], n: int, *, found: int, states: int
+) -> tuple[Dealt | None, int]:
+    """The fewest subtrees, if less than `found`, with no more moves; and how many states it took.
+
+    If it took all it was given there may be fewer; else there are not.
+    """
+    search = _Search(slots, n)
+    return search.run(found, states), search.looked_at
 
 
 class _Search:
@@ -91,6 +97,7 @@ class _Search:
         self._options = [self._options_from(rank) for rank in range(n)]
         self._left = self._own_ranks_left()
         self._least = self._least_from()
+        self.looked_at = 0
 
     def _options_from(self, start: int) -> list[_Option]:
         found: list[_Option] = []
@@ -137,12 +144,11 @@ class _Search:
             )
         return least
 
-    def run(self, found: int) -> Dealt | None:
+    def run(self, found: int, states: int) -> Dealt | None:
         start: _State = (0, self._rooms, self._fresh_rooms)
         came: dict[_State, tuple[int, _State, _Option | None, int]] = {start: (0, start, None, 0)}
         waiting = [(self._least[0], 0, start)]
-        looked_at = 0
-        while waiting and looked_at < MOST_STATES:
+        while waiting and self.looked_at < states:
             total, _, state = heappop(waiting)
             if total >= found:
                 return None
@@ -152,7 +158,7 @@ class _Search:
             passed = came[state][0]
             if total > passed + self._least[rank]:
                 continue
-            looked_at += 1
+            self.looked_at += 1
             for option in self._options[rank]:
                 for following, room in self._after(state, option):
                     known = came.get(following)

@@ -12,9 +12,6 @@ import msgspec
 
 from easyscale.errors import FormatError
 
-#: In the place of a step and a rank: what the script does before the first of them.
-BEFORE_STEPS = (-1, -1)
-
 #: Begins the names of what a script keeps in `job.state`.
 USER_STATE = "job.state."
 
@@ -70,8 +67,10 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     fixed_clock: bool = False
     #: Generators that the script starts from the machine's entropy start from a number.
     fixed_entropy: bool = False
-    #: Writes down the operators of this micro-step; BEFORE_STEPS: from `init` to the first one.
+    #: Writes down the operators of this micro-step.
     operators_of: tuple[int, int] | None = None
+    #: Writes down all operators from `init` on that no micro-step asks for.
+    operators_outside: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="entry"):
@@ -147,9 +146,12 @@ class Operator(Entry, frozen=True, kw_only=True, tag=True):
     """One call of an operator: what went in, what came out, and the line that asked for it."""
 
     name: str
-    inputs: str
-    outputs: str
+    #: A digest of each value, as of the tensors of a state.
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     place: str
+    #: The logical rank whose micro-step asked for it; -1: the code around micro-steps.
+    rank: int = -1
 
 
 class ClockRead(Entry, frozen=True, kw_only=True, tag=True):

@@ -37,6 +37,7 @@ class Output:
         self._waits_for = ""
         self._told_s = 0.0
         self._live = ""
+        self._stage = ""
 
     @property
     def glyphs(self) -> Glyphs:
@@ -103,6 +104,20 @@ class Output:
         if self._live:
             self._out.write("\r\x1b[K")
         self._live = ""
+
+    def tell_work(self, text: str, *, stage: str) -> None:
+        """Say what goes on: a live line on a terminal; else each stage once, and now and then."""
+        if self.look.is_terminal and not self.as_json:
+            self.show_live(line(self.glyphs.prose(text)))
+        elif stage != self._stage or time.monotonic() - self._told_s >= _TELL_EVERY_S:
+            self._told_s = time.monotonic()
+            self._err.write(f"{self._error_look.glyphs.prose(text)}\n")
+        self._stage = stage
+
+    def end_work(self) -> None:
+        """It is over: take its live line away."""
+        self.end_live()
+        self._stage = ""
 
     # --- waits ---------------------------------------------------------------------------------
 

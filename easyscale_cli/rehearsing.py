@@ -1,6 +1,7 @@
 """What `verify` and `doctor --bits` run a script with, in a folder that is thrown away."""
 
 import ast
+import importlib.util
 import os
 import shutil
 import signal
@@ -29,6 +30,9 @@ DEFAULTS: Mapping[str, Any] = {
     "preload": "",
     "keep": None,
 }
+
+#: What forks the workers has these.
+_LOADED = frozenset({"torch", "easyscale", "numpy"})
 
 
 @contextmanager
@@ -116,3 +120,35 @@ def passed_to_init(script: Path) -> int | None:
             if word.arg == "logical_workers" and isinstance(word.value, ast.Constant):
                 return word.value.value if type(word.value.value) is int else None
     return None
+
+
+def installed_imports(script: Path) -> tuple[str, ...]:
+    """What the top of the script imports from installed packages, as it would be named to python.
+
+    Not what is its own or stands beside it: a module of that name would take its place.
+    """
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    names: dict[str, None] = {}
+    for node in tree.body:
+        match node:
+            case ast.Import(names=aliases):
+                names |= dict.fromkeys(alias.name for alias in aliases)
+            case ast.ImportFrom(module=str(name), level=0):
+                names[name] = None
+            case _:
+                pass
+    return tuple(name for name in names if _is_installed(name, beside=script.absolute().parent))
+
+
+def _is_installed(name: str, *, beside: Path) -> bool:
+    top = name.partition(".")[0]
+    if top in _LOADED or (beside / top).exists() or (beside / f"{top}.py").exists():
+        return False
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and "site-packages" in Path(spec.origin or "").parts

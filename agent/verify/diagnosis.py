@@ -187,14 +187,23 @@ def short_place(place: str) -> str:
     return Path(place).name
 
 
+def unequal_operators(
+    one: Sequence[Operator], other: Sequence[Operator]
+) -> Iterator[tuple[Operator, Operator]]:
+    """Those with unequal results, up to where the two logs are no longer of the same calls."""
+    for mine, theirs in zip(one, other, strict=False):
+        if mine.name != theirs.name:
+            return
+        if mine.outputs != theirs.outputs:
+            yield mine, theirs
+
+
 def first_unequal_operator(one: Sequence[Operator], other: Sequence[Operator]) -> Operator | None:
     """The first operator that gave other bits for equal inputs; None: it is none of them."""
-    for mine, theirs in zip(one, other, strict=False):
-        if mine.name != theirs.name or mine.inputs != theirs.inputs:
-            return None
-        if mine.outputs != theirs.outputs:
-            return mine
-    return None
+    mine, theirs = next(unequal_operators(one, other), (None, None))
+    if mine is None or theirs is None or mine.inputs != theirs.inputs:
+        return None
+    return mine
 
 
 def of_operator(operator: Operator) -> Diagnosis:

@@ -427,8 +427,7 @@ class Rehearsal:
             if self._seen.get(hand.id) != (beat.position, beat.micro_steps):
                 self._seen[hand.id] = (beat.position, beat.micro_steps)
                 self._moved_s = now_s
-        if steps:
-            self._told(max(steps))
+        self._told(max(steps, default=0))
         if now_s - self._moved_s > SILENCE_S:
             raise RunFailed(f"nothing has moved for {SILENCE_S:.0f} s")
 

@@ -103,6 +103,16 @@ def changing_scenes(n: int, *, steps: int, width: int) -> tuple[Scene, ...]:
     return tuple(scenes)
 
 
+def brief_scenes(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
+    """The repeated run and those in which something happens: they have other layouts as well."""
+    brief = tuple(
+        scene
+        for scene in scenes
+        if scene.on_other_host or scene.changes or scene.killed or scene.restored
+    )
+    return brief if len(brief) > 1 else tuple(scenes)  # a job of one step has no changes
+
+
 def _moments(steps: int) -> list[int]:
     """Up to three steps before which something changes."""
     moments: list[int] = []

@@ -15,7 +15,13 @@ from easyscale.agent.verify import comparison, diagnosis
 from easyscale.agent.verify.comparison import Divergence
 from easyscale.agent.verify.diagnosis import Suspect
 from easyscale.agent.verify.rehearsal import Hosts, Outcome, Rehearsal, RunFailed
-from easyscale.agent.verify.scenes import Scene, again_scene, changing_scenes, fixed_scene
+from easyscale.agent.verify.scenes import (
+    Scene,
+    again_scene,
+    brief_scenes,
+    changing_scenes,
+    fixed_scene,
+)
 from easyscale.agent.verify.verified import (
     Cause,
     Diagnosis,
@@ -38,12 +44,19 @@ class VerificationSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Workers of the widest layout.
     width: int
     keep_going: bool
+    #: Only so many kinds of runs that each of the parts of D1 is in one of them.
+    brief: bool = False
 
 
 def planned_rows(n: int, settings: VerificationSettings) -> list[RunRow]:
     """The runs there will be if the job has as many steps as were asked for."""
-    scenes = changing_scenes(n, steps=settings.steps, width=settings.width)
+    scenes = _scenes(n, settings, steps=settings.steps)
     return [_row(scene) for scene in (fixed_scene(n), *scenes)]
+
+
+def _scenes(n: int, settings: VerificationSettings, *, steps: int) -> tuple[Scene, ...]:
+    scenes = changing_scenes(n, steps=steps, width=settings.width)
+    return brief_scenes(scenes) if settings.brief else scenes
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +92,8 @@ class Verification:
         self._notes: dict[str, None] = {}
         self._number = 0
         self._reference = ""
+        #: What the others are held against, once it came to its end.
+        self.fixed: Played | None = None
         #: Runs whose bits are those of the fixed one.
         self._equal: list[Run] = []
 
@@ -90,11 +105,12 @@ class Verification:
         except RunFailed as failed:
             return self._not_finished(scene, failed, left=0)
         self._show(fixed.row)
+        self.fixed = fixed
         self._reference = str(fixed.outcome.folder)
         steps = min(self._settings.steps, fixed.outcome.step)
         if steps < self._settings.steps:
             self._notes[f"the job has {steps:,} steps; all of them were compared"] = None
-        scenes = changing_scenes(self._n, steps=steps, width=self._settings.width)
+        scenes = _scenes(self._n, self._settings, steps=steps)
         return self._compare_all(fixed, scenes, steps)
 
     # --- the runs --------------------------------------------------------------------------------

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from easyscale.errors import EasyScaleError
 from easyscale.pulse import Phase
 from easyscale.recording import (
-    BEFORE_STEPS,
     SUFFIX,
     Began,
     Boundary,
@@ -37,6 +35,7 @@ from easyscale.recording import (
     result_name,
     state_value,
 )
+from easyscale.runtime.fingerprint import fingerprint, items_of
 from easyscale.runtime.operators import OperatorLog
 from easyscale.runtime.outside import Outside, tensor_bytes, value_digest
 from easyscale.runtime.registry import Registry
@@ -91,8 +90,10 @@ class Recorder:
         script = getattr(sys.modules["__main__"], "__file__", None) or ""
         self._script_folder = Path(script).absolute().parent
         self._write(Began(worker=str(worker), script=script))
-        if settings.operators_of == BEFORE_STEPS:
-            self._log_operators()
+        if settings.operators_outside:
+            # On from here to the end, and off for a while: what the script enters and leaves
+            # itself stands above it.
+            self._enter_log()
 
     # --- what the loop calls ---------------------------------------------------------------------
 
@@ -129,7 +130,7 @@ class Recorder:
         self._keep_wanted(Stage.OUTSIDE, step, rank, tensors)
         self._began_s = time.monotonic()
         if self._settings.operators_of == (step, rank):
-            self._log_operators()
+            self._log_operators(rank=rank)
 
     def end(self, reports: Mapping[str, str]) -> None:
         """The micro-step that has begun is done; its gradients lie where autograd left them."""
@@ -158,6 +159,7 @@ class Recorder:
                 seconds=seconds,
             )
         )
+        self._log_outside()
 
     def micro_steps_done(self, step: int) -> None:
         """Nothing is left to compute of a step here; its sums have not been sent."""
@@ -166,6 +168,7 @@ class Recorder:
 
     def reduced(self, step: int) -> None:
         """The mean gradients of a step have been put in place."""
+        self._stop_operators()
         gradients = self._gradients()
         digests = {name: fingerprint(value) for name, value in gradients.items()}
         if self._run is not None and step in self._run.reduced:
@@ -176,11 +179,13 @@ class Recorder:
             self._keep_first(Stage.REDUCED, step, -1, unequal)
         self._keep_wanted(Stage.REDUCED, step, -1, gradients)
         self._write(Reduced(step=step, gradients=digests))
+        self._log_outside()
 
     def evaluated(
         self, step: int, number: int, results: Sequence[bytes], decoded: Sequence[object]
     ) -> None:
         """All members have completed an evaluation; `results` as they travel, in sample order."""
+        self._stop_operators()
         state = {path: fingerprint(value) for path, value in _state(self._registry())}
         digests = tuple(map(value_digest, results))
         reference = None if self._run is None else self._run.evaluations.get((step, number))
@@ -191,9 +196,11 @@ class Recorder:
                 self._keep_first(Stage.EVALUATION, step, -1, dict(_tensors(value, name)))
             self._keep_wanted(Stage.EVALUATION, step, -1, dict(_tensors(value, name)))
         self._write(Evaluated(step=step, number=number, state=state, results=digests))
+        self._log_outside()
 
     def boundary(self, step: int) -> bool:
         """Before a step begins: what the state is now; returns whether training ends here."""
+        self._stop_operators()
         state = dict(_state(self._registry()))
         for name, value in self._user.items():
             state.update(_leaves(value, state_value(name)))
@@ -208,16 +215,31 @@ class Recorder:
         if step >= self._settings.last_step:
             return True
         self._pass_gate(step)
+        self._log_outside()
         return False
 
     # --- operators -------------------------------------------------------------------------------
 
-    def _log_operators(self) -> None:
+    def _enter_log(self) -> OperatorLog:
         self._operators = OperatorLog(self._script_folder, self._write)
         self._operators.__enter__()  # type: ignore[no-untyped-call]
+        return self._operators
+
+    def _log_operators(self, *, rank: int) -> None:
+        log = self._operators or self._enter_log()
+        log.rank, log.is_on = rank, True
+
+    def _log_outside(self) -> None:
+        """What follows is the code around the micro-steps."""
+        if self._operators is not None:
+            self._operators.rank, self._operators.is_on = -1, True
 
     def _stop_operators(self) -> None:
-        if self._operators is not None:
+        """What follows is our own looking around, or nobody's."""
+        if self._operators is None:
+            return
+        self._operators.is_on = False
+        if not self._settings.operators_outside:
             self._operators.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._operators = None
 
@@ -298,40 +320,13 @@ class Recorder:
 _ITEMS_OUTSIDE = 8
 
 
-def fingerprint(value: object) -> str:
-    """A short digest of nests of tensors and plain values; anything else counts by its type."""
-    match value:
-        case None:
-            return "-"
-        case torch.Tensor() if value.layout is torch.strided:
-            head = f"{value.dtype} {tuple(value.shape)}\0".encode()
-            return value_digest(head + bytes(tensor_bytes(value)))
-        case np.ndarray() if value.dtype.kind in "biufc":
-            return value_digest(f"{value.dtype} {value.shape}\0".encode() + value.tobytes())
-        case Mapping() | list() | tuple():
-            parts = [f"{path} {fingerprint(item)}" for path, item in _items(value)]
-            return value_digest(f"{type(value).__name__} {' '.join(parts)}".encode())
-        case float():
-            return value_digest(value.hex().encode())
-        case bool() | int() | str() | bytes() | complex() | np.generic():
-            return value_digest(f"{type(value).__name__} {value!r}".encode())
-        case _:
-            own = getattr(value, "__dict__", None)
-            return value_digest(f"{type(value).__name__} {fingerprint(own)}".encode())
-
-
-def _items(value: Mapping[Any, Any] | Sequence[Any]) -> Iterable[tuple[str, Any]]:
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-    return ((str(key), item) for key, item in pairs)
-
-
 def _tensors(value: object, path: str) -> Iterable[tuple[str, Any]]:
     """The parts of a nest that can be kept whole, by their path."""
     match value:
         case torch.Tensor() | bool() | int() | float():
             yield path, value
         case Mapping() | list() | tuple():
-            for key, item in _items(value):
+            for key, item in items_of(value):
                 yield from _tensors(item, f"{path}[{key}]")
         case _:
             return
@@ -350,7 +345,7 @@ def _state(registry: Registry) -> Iterable[tuple[str, Any]]:
 
 def _leaves(value: object, path: str) -> Iterable[tuple[str, Any]]:
     if isinstance(value, (Mapping, list, tuple)) and value:
-        for key, item in _items(value):
+        for key, item in items_of(value):
             yield from _leaves(item, f"{path}.{key}")
     else:
         yield path, value

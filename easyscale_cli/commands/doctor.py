@@ -5,7 +5,7 @@ import contextlib
 import socket
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from easyscale.rendezvous.keys import check_name
 from easyscale.rendezvous.store import Put, Store
 from easyscale_cli.options import look_options, option, store_options
 from easyscale_cli.output import Output
-from easyscale_cli.views.doctor import doctor_json, doctor_lines
+from easyscale_cli.views.doctor import check_lines, doctor_json, verdict_lines
 from easyscale_cli.views.help import PageCommand
-from easyscale_cli.views.layout import line
 
 _CALL_TIMEOUT_S = 2.0
 _PROBES = 20
@@ -61,6 +60,21 @@ _BY_PROCESS = frozenset({"init_process_group", "DistributedDataParallel", "Distr
     metavar="N",
     help="For --bits [what the script passes to init].",
 )
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=6,
+    show_default=True,
+    metavar="N",
+    help="For --bits: global steps of each run; the rest of the training is left out.",
+)
+@option(
+    "--preload",
+    metavar="M,...",
+    default="",
+    help="For --bits: modules to import once instead of in each worker [the installed ones that "
+    "the script's top imports].",
+)
 @option("--node-name", default="", metavar="NAME", help="This node [host name].")
 @option("--snapshot-dir", default="runs", metavar="DIR", help="Where snapshots would go [runs].")
 @store_options
@@ -79,13 +93,21 @@ def command(script: str | None, *, nodes: int, wait_s: float, **asked: Any) -> i
         if asked["bits"] and script is None:
             raise UsageError("--bits trains a script", hint="easyscale doctor --bits SCRIPT")
         checks = judge(*_examine(nodes, wait_s, asked, output), _script_facts(script))
+        _show(checks, output)
         if asked["bits"] and script is not None:
-            checks += _bits(script, asked["logical_workers"], output)
+            bits = _bits(script, asked, output)
+            _show(bits, output)
+            checks += bits
         if output.as_json:
             output.say(doctor_json(checks))
         else:
-            output.show(doctor_lines(checks, cells=output.cells, glyphs=output.glyphs))
+            output.show(verdict_lines(checks, cells=output.cells, glyphs=output.glyphs))
     return exit_code(checks)
+
+
+def _show(checks: Sequence[Check], output: Output) -> None:
+    if not output.as_json:
+        output.show(check_lines(checks, cells=output.cells, glyphs=output.glyphs))
 
 
 def exit_code(checks: Sequence[Check]) -> int:
@@ -183,21 +205,62 @@ def _store_facts(store: Store, settings: EtcdSettings, node: str) -> StoreFacts:
     )
 
 
-def _bits(script: str, n: int | None, output: Output) -> tuple[Check, ...]:
-    """Train it on every kind of device at hand; takes a minute."""
-    from easyscale.agent.verify.bits import examine
-    from easyscale_cli.rehearsing import DEFAULTS, logical_workers_of, rehearsal, target_of
+def _bits(script: str, asked: Mapping[str, Any], output: Output) -> tuple[Check, ...]:
+    """Train it some steps on every kind of device at hand; takes a minute or more."""
+    from easyscale.agent.verify.bits import examine, planned_runs
+    from easyscale_cli.rehearsing import (
+        DEFAULTS,
+        installed_imports,
+        logical_workers_of,
+        rehearsal,
+        target_of,
+    )
 
     target = target_of(script, ())
-    n = n or logical_workers_of(script, command="doctor --bits")
+    n = asked["logical_workers"] or logical_workers_of(script, command="doctor --bits")
+    steps = asked["steps"]
+    with rehearsal(target, n, asked={**DEFAULTS, "preload": asked["preload"]}) as settings:
+        runs = planned_runs(settings, steps=steps)
+        told = Training(target.name, output, runs=runs, steps=steps, clock=time.monotonic)
+        guessed = () if settings.preload else installed_imports(Path(script))
+        try:
+            return examine(settings, told.tell, steps=steps, guessed=guessed)
+        finally:
+            output.end_work()
 
-    def tell(what: str) -> None:
-        output.show_live(line(f"training {target.name}: {what}"))
 
-    with rehearsal(target, n, asked=DEFAULTS) as settings:
-        checks = examine(settings, tell)
-    output.end_live()
-    return checks
+class Training:
+    """Says which run goes on, in which step it is, and since when the script is trained."""
+
+    def __init__(
+        self,
+        script: str,
+        output: Output,
+        *,
+        runs: int,
+        steps: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._script = script
+        self._output = output
+        self._runs = runs
+        self._steps = steps
+        self._clock = clock
+        self._began_s = clock()
+        self._run = ""
+        self._number = 0
+
+    def tell(self, run: str, step: int) -> None:
+        from easyscale.agent.verify.kinds import LOOKING
+
+        is_planned = not run.endswith(LOOKING)
+        if run != self._run:
+            self._run = run
+            self._number += is_planned
+        of = f", run {self._number} of {self._runs}" if is_planned else ""
+        since = f"{self._clock() - self._began_s:.0f} s"
+        at = f", step {step} of {self._steps}" if step else ""
+        self._output.tell_work(f"training {self._script}{of}, {since}: {run}{at}", stage=run)
 
 
 def _script_facts(script: str | None) -> ScriptFacts | None:

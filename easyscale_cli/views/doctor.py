@@ -14,8 +14,20 @@ _NAME_CELLS = 14
 
 def doctor_lines(checks: Sequence[Check], *, cells: int, glyphs: Glyphs) -> list[Line]:
     """All checks in their order, then how many are of which level and what follows."""
-    lines = [row for check in checks for row in _check_lines(check, cells, glyphs)]
-    return [*lines, (), *wrap(line(glyphs.prose(verdict(checks))), cells)]
+    return [
+        *check_lines(checks, cells=cells, glyphs=glyphs),
+        *verdict_lines(checks, cells=cells, glyphs=glyphs),
+    ]
+
+
+def check_lines(checks: Sequence[Check], *, cells: int, glyphs: Glyphs) -> list[Line]:
+    """Some of the checks, in their order."""
+    return [row for check in checks for row in _check_lines(check, cells, glyphs)]
+
+
+def verdict_lines(checks: Sequence[Check], *, cells: int, glyphs: Glyphs) -> list[Line]:
+    """How many of all are of which level, below a blank line."""
+    return [(), *wrap(line(glyphs.prose(verdict(checks))), cells)]
 
 
 def verdict(checks: Sequence[Check]) -> str:

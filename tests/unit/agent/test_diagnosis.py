@@ -106,7 +106,7 @@ def test_a_value_of_the_beginning_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 def operator(name: str, inputs: str = "i", outputs: str = "o") -> Operator:
-    return Operator(name=name, inputs=inputs, outputs=outputs, place="/x/train.py:7")
+    return Operator(name=name, inputs=(inputs,), outputs=(outputs,), place="/x/train.py:7")
 
 
 def test_the_first_operator_with_equal_inputs_and_other_outputs_is_found() -> None:

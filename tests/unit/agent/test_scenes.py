@@ -10,6 +10,7 @@ from easyscale.agent.verify.scenes import (
     Scene,
     Shares,
     again_scene,
+    brief_scenes,
     changing_scenes,
     fixed_scene,
     shares_text,
@@ -91,3 +92,19 @@ def test_a_scene_says_its_first_and_its_last_layout_and_when_it_changes() -> Non
     scene = next(s for s in changing_scenes(16, steps=30, width=4) if s.name == "changing in place")
     assert scene.layout == "8+8 -> 12+4"
     assert scene.change == "steps 9, 16, 22"
+
+
+@given(n=WORKERS, steps=st.integers(2, 60))
+def test_the_brief_ones_repeat_change_kill_and_restore(n: int, steps: int) -> None:
+    brief = brief_scenes(changing_scenes(n, steps=steps, width=2))
+    assert brief[0] == again_scene(n)
+    assert [scene.name for scene in brief[1:]] == [
+        "changing in place",
+        "SIGKILL in reduce",
+        "snapshot and restore",
+    ]
+
+
+def test_a_job_of_one_step_is_spread_where_nothing_can_change() -> None:
+    scenes = changing_scenes(4, steps=1, width=2)
+    assert brief_scenes(scenes) == scenes

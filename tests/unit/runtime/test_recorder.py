@@ -1,13 +1,15 @@
 """Digests of whatever a batch may be, and the log of operators."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from easyscale.recording import Entry, Operator
+from easyscale.runtime.fingerprint import fingerprint
 from easyscale.runtime.operators import OperatorLog
-from easyscale.runtime.recorder import fingerprint
 
 
 def test_equal_batches_have_equal_digests_and_one_bit_makes_another() -> None:
@@ -45,3 +47,45 @@ def test_operators_of_forward_and_backward_are_logged_alike_each_time() -> None:
     assert "aten.mm.default" in names
     assert "aten.threshold_backward.default" in names
     assert any(entry.place.rpartition(":")[0] == __file__ for entry in first)
+
+
+def logged(work: Callable[[], object]) -> list[Operator]:
+    said: list[Entry] = []
+    with OperatorLog(Path(__file__).parent, said.append):
+        work()
+    return [entry for entry in said if isinstance(entry, Operator)]
+
+
+def test_what_stood_in_memory_that_is_written_over_is_no_input() -> None:
+    """Two processes that build the same weight find other garbage there."""
+    ones, twos = torch.ones(4), torch.full((4,), 2.0)
+    for work in (
+        torch.Tensor.zero_,
+        lambda place: place.copy_(torch.arange(4.0)),
+        lambda place: torch.mul(torch.arange(4.0), 3, out=place),
+    ):
+        one, other = (logged(partial(work, place.clone()))[-1] for place in (ones, twos))
+        assert one == other
+    one, other = (logged(partial(torch.Tensor.add_, place, 1))[-1] for place in (ones, twos))
+    assert one.inputs != other.inputs
+
+
+def test_what_is_written_in_place_is_a_result_even_of_an_operator_that_returns_nothing() -> None:
+    def step(size: float) -> Operator:
+        weights = [torch.ones(3), torch.ones(2)]
+        return logged(lambda: torch._foreach_add_(weights, size))[-1]
+
+    assert step(1.0).outputs == step(1.0).outputs
+    assert step(1.0).outputs != step(2.0).outputs
+
+
+def test_a_log_that_is_off_says_nothing_and_one_that_is_on_says_whose_micro_step_it_is() -> None:
+    said: list[Entry] = []
+    with OperatorLog(Path(__file__).parent, said.append) as log:
+        log.is_on = False
+        torch.ones(2).mul(2)
+        log.is_on, log.rank = True, 3
+        torch.ones(2)
+    assert [(entry.name, entry.rank) for entry in said if isinstance(entry, Operator)] == [
+        ("aten.ones.default", 3)
+    ]

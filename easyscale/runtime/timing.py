@@ -18,6 +18,8 @@ _CHANGED, _CHANGED_SHARE = 5, 0.2
 _LEAPT, _LEAPT_SHARE = 3, 1.0
 #: further where entries are noisy: by so many times their spread.
 _NOISE = 4.0
+#: Where single entries lie as far off now and then, so many in a row that chance hardly makes them.
+_CHANCE = 1e-4
 #: What is usual, and its spread, take so many entries: of fewer they would be chance, and such a
 #: spread is believed to be no less than this share.
 _LEAST = 8
@@ -58,12 +60,23 @@ class Window:
         for_change, for_leap = max(_CHANGED_SHARE, noise), max(_LEAPT_SHARE, noise)
         self._streak = _in_a_row(self._streak, _side(seconds, self._usual, for_change))
         self._leap = _in_a_row(self._leap, _side(seconds, self._usual, for_leap))
-        if abs(self._streak) >= _CHANGED or abs(self._leap) >= _LEAPT:
+        has_changed = self._is_change(self._streak, least=_CHANGED, share=for_change)
+        if has_changed or self._is_change(self._leap, least=_LEAPT, share=for_leap):
             new = max(abs(self._streak), abs(self._leap))
             self._values = deque(list(self._values)[-new:], maxlen=_WINDOW)
             self._refresh()
         elif self._fresh >= _REFRESH and not self._streak:
             self._refresh()
+
+    def _is_change(self, streak: int, *, least: int, share: float) -> bool:
+        """So many in a row are no chance, by how often one lay there before."""
+        length = abs(streak)
+        if length < least or self._usual is None:
+            return False
+        before = list(self._values)[:-length]
+        way = 1 if streak > 0 else -1
+        odd = sum(_side(each, self._usual, share) == way for each in before)
+        return not odd or (odd / len(before)) ** length < _CHANCE
 
     def clear(self) -> None:
         self._values.clear()

@@ -45,6 +45,21 @@ class Even:
         return self._random.uniform(1 - self._share, 1 + self._share)
 
 
+class Hiccups:
+    """Some micro-steps, here and there, take many times as long: a collector of garbage, a disk."""
+
+    def __init__(self, share: float, times: float, seed: int) -> None:
+        self._share, self._times, self._random = share, times, Random(seed)
+
+    def next_step(self) -> None:
+        """Nothing lasts longer than a micro-step."""
+
+    def of(self, slot: int) -> float:
+        del slot
+        usual = self._random.uniform(0.98, 1.02)
+        return usual * (self._times if self._random.random() < self._share else 1.0)
+
+
 class Crowd:
     """Two workers on two cores among other programs: measured there, as logarithms of ratios.
 

@@ -32,6 +32,14 @@ def test_a_change_of_pace_shows_after_few_steps(before: float, after: float, ste
     assert window.middle() == after
 
 
+def test_three_hard_steps_in_a_row_are_no_change_where_a_quarter_of_all_is_hard() -> None:
+    window = Window()
+    feed(window, *[1.0, 1.0, 1.0, 4.0] * 10, *[4.0] * 3)
+    assert window.middle() == 1.0
+    feed(window, *[4.0] * 4)
+    assert window.middle() == 4.0, "seven in a row are no chance"
+
+
 def test_two_hard_steps_are_no_change_of_pace() -> None:
     window = Window()
     feed(window, *[1.0] * 32, *[9.0] * 2, *[1.0] * 8)

@@ -1,9 +1,12 @@
 """Slots of two kinds of processor in one job: refused under D1, of one digest under D2.
 
-A second kind is played by what the libraries are told to use at most.
+A second kind is played by what the libraries are told to use at most: they do compute with other
+instructions then, as the digests of each kind alone show. An AVX2 slot offered to an AVX-512 job
+needs a processor with AVX-512; on others an SSE slot is offered to an AVX2 job.
 """
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +26,12 @@ OTHERS = (
     pytest.param(
         AVX2,
         id="avx2",
-        marks=pytest.mark.skipif(NATIVE != "avx512", reason=f"this processor has {NATIVE} at most"),
+        marks=pytest.mark.skipif(
+            NATIVE != "avx512",
+            reason="an AVX2 slot offered to an AVX-512 job needs a processor with AVX-512, and "
+            f"this one has {NATIVE} at most; the row [sse] ran in its place: an SSE slot offered "
+            f"to the {NATIVE} job",
+        ),
     ),
     pytest.param(SSE, id="sse"),
 )
@@ -34,6 +42,14 @@ from easyscale.agent import gathering
 gathering.fits_kind = lambda slot, kind: True
 from easyscale_cli.main import run
 sys.exit(run(sys.argv[2:]))
+"""
+#: A product whose sums are longer than any vector, and its bits.
+COMPUTE = """
+import hashlib, torch
+torch.set_num_threads(1)
+rows = ((torch.arange(64 * 67) % 17 - 8) / 3).view(64, 67)
+bits = (rows @ rows.t()).numpy().tobytes()
+print(torch.backends.cpu.get_cpu_capability().lower(), hashlib.sha256(bits).hexdigest())
 """
 
 
@@ -81,6 +97,36 @@ def test_with_the_refusal_taken_out_the_weights_differ(
             cause = node.finish(code=1)["first_cause"]["message"]
             assert "has come to differ between a/cpu:0 and b/cpu:0" in cause
             assert "or the two compute other bits" in cause
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_each_kind_alone_computes_with_its_own_instructions_and_ends_with_other_bits(
+    tmp_path: Path,
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+    other: tuple[str, ...],
+) -> None:
+    """The control of the one below: under D1 nothing but the kind makes the digests differ."""
+    own_capability, own_product = computed()
+    with monkeypatch.context() as told:
+        for name, _, value in (text.partition("=") for text in other):
+            told.setitem(os.environ, name, value)
+        capability, product = computed()
+        alone = Reference.take(tmp_path / "alone", epochs=reference.epochs)
+    assert own_capability == NATIVE
+    assert capability == other[0].partition("=")[2] != NATIVE
+    assert product != own_product
+    assert alone.steps == reference.steps
+    assert alone.digest != reference.digest
+
+
+def computed() -> tuple[str, str]:
+    """What a process of this environment says that it computes with, and what it computes."""
+    said = subprocess.run(
+        [sys.executable, "-c", COMPUTE], check=True, capture_output=True, text=True, timeout=90
+    )
+    capability, product = said.stdout.split()
+    return capability, product
 
 
 @pytest.mark.skipif(not baseline(), reason="this architecture has no pinned baseline")

@@ -76,7 +76,9 @@ def deal_at_first(slots: Sequence[Slot], n: int) -> list[list[int]]:
     dealt by falling size, so all are aligned. One block more may be the cut-off end of the tree.
     """
     rooms = [slot.most for slot in slots]
-    tail, taker = _best_tail(rooms, n)
+    tail, room = _best_tail(rooms, n)
+    able = (i for i, each in enumerate(rooms) if each == room)
+    taker = min(able, key=lambda i: slots[i].micro_step)
     if tail:
         rooms[taker] -= tail
     dealt: list[list[int]] = [[] for _ in slots]
@@ -91,7 +93,7 @@ def deal_at_first(slots: Sequence[Slot], n: int) -> list[list[int]]:
 
 
 def _best_tail(rooms: Sequence[int], n: int) -> tuple[int, int]:
-    """How long the cut-off end is that one slot should hold, and which; 0 where none helps."""
+    """How long the cut-off end is that one slot should hold, and with what room; 0 for none."""
     kinds = Counter(rooms)
     fewest = sum(blocks for _, blocks in _blocks(kinds, n))
     best = 0, rooms[0]
@@ -102,7 +104,7 @@ def _best_tail(rooms: Sequence[int], n: int) -> tuple[int, int]:
             blocks = 1 + sum(count for _, count in _blocks(rest, n - tail))
             if blocks < fewest:
                 fewest, best = blocks, (tail, room)
-    return best[0], rooms.index(best[1])
+    return best
 
 
 def _blocks(rooms: Mapping[int, int], n: int) -> list[tuple[int, int]]:
@@ -129,7 +131,8 @@ def _takers(slots: Sequence[Slot], rooms: Sequence[int], *, size: int, blocks: i
         able = [i for i in able if rooms[i] >= taken + size]
     if blocks < len(able):
         used = {i: slots[i].most - rooms[i] + taken for i in able}
-        able.sort(key=lambda i: (used[i] + size) * slots[i].micro_step)
+        # Of those that are done at the same time the faster: their names decide nothing.
+        able.sort(key=lambda i: ((used[i] + size) * slots[i].micro_step, slots[i].micro_step))
     return sorted(found + able[:blocks])
 
 

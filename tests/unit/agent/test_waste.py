@@ -42,7 +42,7 @@ def test_throughput_and_waste_make_up_the_capability(rows: list[tuple[int, int]]
     assert 0 <= sums.share < 1
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 4)), min_size=1, max_size=4),
     st.integers(1, 30),

@@ -356,7 +356,8 @@ def _notice_wishes(turn: Turn, view: JobView) -> None:
     for wish_id, wish in view.wishes.items():
         if wish.kind == "devices" and wish.node == state.node and not wish.refused:
             offering.seek(turn, wish_id, wish)
-        if wish.node != state.node or wish.kind not in ("drain", "migrate"):
+        is_meant = wants.means(wish, state.node, state.identity.incarnation)
+        if not is_meant or wish.kind not in ("drain", "migrate"):
             continue
         if wish.kind == "migrate" and not _has_moved(state, wish):
             continue  # what it holds trains on until the others can take it over

@@ -59,7 +59,9 @@ def leave(turn: Turn, by: str, *, signal: int | None) -> None:
     crew.stop_all(turn, f"drain: {by}", only=_IDLE)
     members = [w for w in turn.state.workers.values() if w.phase is Phase.MEMBER]
     if signal is not None and members:
-        wish = Wish(kind="drain", node=state.node, by=by)
+        # Should we be killed before it is granted, whoever is started here next is not meant.
+        incarnation = state.identity.incarnation
+        wish = Wish(kind="drain", node=state.node, incarnation=incarnation, by=by)
         key = state.keys.wish(f"drain-{state.node}"[:64])
         turn.do(Write(key=key, value=encode(wish), leased=False))
         news.announce(

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from easyscale.agent import drafts, gathering
 from easyscale.model import Commit, SlotRecord, Wish, WorkerId
 from easyscale.rendezvous.agreement import JobView
@@ -70,5 +72,19 @@ def moves_away(wish: Wish, worker: WorkerId) -> bool:
 
 
 def concerns(wish: Wish, worker: WorkerId) -> bool:
-    """Tell whether the wish is about this worker's slot."""
-    return wish.node == worker.node and (not wish.slots or worker.slot in wish.slots)
+    """Tell whether the wish is about this worker's slot, in this life of its agent."""
+    is_meant = means(wish, worker.node, worker.incarnation)
+    return is_meant and (not wish.slots or worker.slot in wish.slots)
+
+
+def means(wish: Wish, node: str, incarnation: str) -> bool:
+    """Tell whether the wish is about this agent: whoever is started later is not meant."""
+    return wish.node == node and wish.incarnation in ("", incarnation)
+
+
+def addressed(wish: Wish, view: JobView) -> Wish:
+    """The wish as it is kept: who shall leave is the agent that has the name when it is asked."""
+    node = view.nodes.get(wish.node)
+    if wish.kind not in ("drain", "migrate") or wish.incarnation or node is None:
+        return wish
+    return msgspec.structs.replace(wish, incarnation=node.record.incarnation)

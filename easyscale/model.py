@@ -444,6 +444,8 @@ class Wish(Record, frozen=True, kw_only=True):
 
     kind: str  # drain, devices, migrate, rebalance, profile, stop, fence
     node: str = ""
+    #: Which life of that node's agent is meant; empty: whoever has the name.
+    incarnation: str = ""
     slots: tuple[str, ...] = ()
     #: For `devices`: the word that says which slots the node shall offer. For `migrate`: the NODE
     #: or NODE/SLOT that takes over. For `profile`: how many steps each size is measured.

@@ -10,6 +10,7 @@ from typing import Any
 
 from easyscale.agent.balance.explain import of_job
 from easyscale.agent.doors.status import status_of
+from easyscale.agent.wants import addressed
 from easyscale.balance import ProfileRecord
 from easyscale.errors import FormatError, OutcomeUnknown, StoreUnreachable
 from easyscale.job_status import Closing, Glance
@@ -72,7 +73,7 @@ class StoredJob:
 
     def wish(self, wish: Wish) -> str:
         wish_id = secrets.token_hex(8)
-        key = self._keys.wish(wish_id)
+        key, wish = self._keys.wish(wish_id), addressed(wish, self.view())
         # A wish whose answer was lost is asked for again by whoever waits for its effect.
         with suppress(OutcomeUnknown):
             self._store.transact([], [Put(key, encode(wish))], timeout_s=_CALL_TIMEOUT_S)

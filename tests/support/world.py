@@ -11,6 +11,7 @@ from typing import Any, assert_never
 
 from easyscale.agent import actions, events, machine, records
 from easyscale.agent.settings import Balance, Identity, LaunchSettings, StoreSettings, Timeouts
+from easyscale.agent.wants import addressed
 from easyscale.errors import LeaseLost, StoreUnreachable
 from easyscale.messages import (
     Broken,
@@ -468,7 +469,8 @@ class World:
     ) -> None:
         """Somebody writes a wish into the store."""
         key = self.keys.wish(f"{kind}-{node}" if node else kind)
-        asked = Wish(kind=kind, node=node, slots=slots, by=by, target=target)
+        view = JobView.of(self.server.contents.view(self.keys.prefix), self.keys)
+        asked = addressed(Wish(kind=kind, node=node, slots=slots, by=by, target=target), view)
         self.server.client().transact([], [Put(key, encode(asked))], timeout_s=_T)
 
     def give(self, generation: int, mode: Mode, members: dict[WorkerId, tuple[int, ...]]) -> None:

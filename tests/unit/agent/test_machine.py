@@ -817,7 +817,9 @@ def test_a_signal_asks_for_a_boundary_and_touches_no_member() -> None:
     done = agent.take(events.Signalled(number=15, sender="slurmstepd"))
     assert of(done, actions.StopWorker) == []
     wish = next(w for w in of(done, actions.Write) if w.key == KEYS.wish("drain-a"))
-    assert decode(wish.value, Wish, source="wish").by == "SIGTERM from slurmstepd, 30 s grace"
+    asked = decode(wish.value, Wish, source="wish")
+    assert asked.by == "SIGTERM from slurmstepd, 30 s grace"
+    assert asked.incarnation == W0.incarnation
     record = of(done, actions.Enrol)[-1].record
     assert {slot.state for slot in record.slots} == {"draining"}
 

@@ -1,0 +1,63 @@
+"""Whom a wish is about: the agent that had the name when it was asked, not who has it later."""
+
+import pytest
+
+from easyscale.agent import wants
+from easyscale.agent.leader import decide
+from easyscale.agent.memory import Memory
+from easyscale.agent.verdicts import Standpoint, Verdict
+from easyscale.model import Wish, WorkerId
+from easyscale.rendezvous.agreement import Propose, Tidy
+from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, worker
+
+OLD, NEW, OTHER = worker("a"), worker("a", life="2"), worker("b")
+
+
+def decided(job: Job) -> Verdict:
+    """Once everything has settled."""
+
+    def at(now: float) -> Standpoint:
+        return Standpoint(
+            view=job.view(), now=now, settings=launch_settings(), keys=KEYS, spec=job_spec(),
+            since_revision=1,
+        )  # fmt: skip
+
+    return decide(at(101.0), decide(at(100.0), Memory()).memory)
+
+
+def after_a_restart(incarnation: str) -> Job:
+    """Both train, node a under a new agent; a wish to drain one life of a stands."""
+    job = Job().leads().node("a", "in_use", life="2").node("b", "in_use")
+    job.committed(commit(1, [NEW, OTHER]))
+    return job.put(KEYS.wish("drain-a"), Wish(kind="drain", node="a", incarnation=incarnation))
+
+
+def test_the_wish_of_an_agent_that_was_killed_is_tidied_and_moves_nothing() -> None:
+    decision = decided(after_a_restart(OLD.incarnation)).decision
+    assert decision == Tidy((KEYS.wish("drain-a"),))
+
+
+@pytest.mark.parametrize("incarnation", [NEW.incarnation, ""])
+def test_a_wish_about_who_is_there_drains_it(incarnation: str) -> None:
+    decision = decided(after_a_restart(incarnation)).decision
+    assert isinstance(decision, Propose)
+    assert decision.plan.workers == (OTHER,)
+
+
+@pytest.mark.parametrize("kind", ["drain", "migrate"])
+def test_who_asks_for_a_node_to_leave_means_the_agent_that_it_has_now(kind: str) -> None:
+    view = Job().node("a", "in_use").view()
+    asked = Wish(kind=kind, node="a", slots=("cpu:0",))
+    kept = wants.addressed(asked, view)
+    assert kept.incarnation == OLD.incarnation
+    assert wants.addressed(kept, Job().node("a", life="2").view()) == kept
+    said = {who: wants.concerns(kept, who) for who in (OLD, NEW, worker("a/1"), OTHER)}
+    assert said == {OLD: True, NEW: False, worker("a/1"): False, OTHER: False}
+
+
+@pytest.mark.parametrize(
+    ("wish", "who"),
+    [(Wish(kind="devices", node="a", target="cpu:2"), OLD), (Wish(kind="drain", node="c"), OTHER)],
+)
+def test_what_names_no_agent_is_kept_as_it_is(wish: Wish, who: WorkerId) -> None:
+    assert wants.addressed(wish, Job().node(who.node).view()) == wish

@@ -190,6 +190,7 @@ class Driver:
             threads_per_worker=settings.threads_per_worker,
             workers_per_device=settings.workers_per_device,
             visible=settings.environment.get("CUDA_VISIBLE_DEVICES"),
+            offered=lambda: [slot.name for slot in self._slots],
             offer=offer,
             refuse=refuse,
         )

@@ -4,7 +4,7 @@ It holds one word as `--devices` takes it (`cpu:3`, `cuda:0,1`); lines that begi
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +42,11 @@ def read_word(path: Path) -> str:
 
 
 class DevicesFile:
-    """Follows the file in a thread; `offer` hears of other slots, `refuse` of what cannot be."""
+    """Follows the file in a thread; `offer` hears of other slots, `refuse` of what cannot be.
+
+    `offered` names the slots as they are now: `easyscale devices --set` changes them too, and a
+    file that is written anew afterwards counts again.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class DevicesFile:
         threads_per_worker: int,
         workers_per_device: int = 1,
         visible: str | None,
+        offered: Callable[[], Iterable[str]],
         offer: Callable[[Offer, str], None],
         refuse: Callable[[str], None],
     ) -> None:
@@ -58,10 +63,10 @@ class DevicesFile:
         self._threads_per_worker = threads_per_worker
         self._workers_per_device = workers_per_device
         self._visible = visible
+        self._offered = offered
         self._offer = offer
         self._refuse = refuse
         self._mark = self._look()
-        self._word = read_word(path)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="devices-file", daemon=True)
 
@@ -75,10 +80,21 @@ class DevicesFile:
 
     def _follow(self) -> None:
         while not self._closing.wait(_LOOK_EVERY_S):
-            mark = self._look()
-            if mark not in (None, self._mark):
-                self._mark = mark
-                self._take()
+            self.take()
+
+    def take(self) -> None:
+        """Offer what the file says, if it was written anew and names other slots than those now."""
+        mark = self._look()
+        if mark in (None, self._mark):
+            return
+        self._mark = mark
+        try:
+            word, offer = self._read()
+        except EasyScaleError as error:
+            self._refuse(f"{error.message}; the slots stay as they are")
+            return
+        if {slot.name for slot in offer.slots} != set(self._offered()):
+            self._offer(offer, f"{self._path.name} says {word}")
 
     def _look(self) -> _Mark | None:
         """None while the file is away or empty: whoever writes it is not done yet."""
@@ -90,19 +106,13 @@ class DevicesFile:
             return None
         return _Mark(facts.st_ino, facts.st_mtime_ns, facts.st_size)
 
-    def _take(self) -> None:
-        try:
-            word = read_word(self._path)
-            if word == self._word:
-                return
-            offer = resolve(
-                parse_devices(word, option=f"{self._path.name}:"),
-                Machine(visible=self._visible),
-                threads_per_worker=self._threads_per_worker,
-                workers_per_device=self._workers_per_device,
-            )
-        except EasyScaleError as error:
-            self._refuse(f"{error.message}; the slots stay as they are")
-            return
-        self._word = word
-        self._offer(offer, f"{self._path.name} says {word}")
+    def _read(self) -> tuple[str, Offer]:
+        """The word, and the slots of this machine that it names."""
+        word = read_word(self._path)
+        offer = resolve(
+            parse_devices(word, option=f"{self._path.name}:"),
+            Machine(visible=self._visible),
+            threads_per_worker=self._threads_per_worker,
+            workers_per_device=self._workers_per_device,
+        )
+        return word, offer

@@ -92,6 +92,7 @@ class SlotFinder:
             path,
             threads_per_worker=1,
             visible=self._visible,
+            offered=lambda: self._environments,
             offer=lambda found, reason: self._post(self.changed(found, reason=reason)),
             refuse=tell,
         )

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from easyscale.agent import actions, events, offering
-from easyscale.agent.hardware.devices_file import read_word
+from easyscale.agent.hardware.devices import Offer
+from easyscale.agent.hardware.devices_file import DevicesFile, read_word
 from easyscale.agent.settings import Identity
 from easyscale.agent.state import Now, OwnWorker, Phase, Stage, State, Turn
 from easyscale.errors import UsageError
@@ -126,3 +127,37 @@ def test_the_file_holds_one_word_beside_notes(tmp_path: Path) -> None:
             read_word(path)
     with pytest.raises(UsageError, match="No such file"):
         read_word(path.parent / "none")
+
+
+def test_a_file_written_anew_is_held_against_what_is_offered_now(tmp_path: Path) -> None:
+    path = tmp_path / "devices"
+    path.write_text("cpu:3\n")
+    now, told = ["cpu:0", "cpu:1", "cpu:2"], list[str]()
+
+    def offer(found: Offer, reason: str) -> None:
+        now[:] = [slot.name for slot in found.slots]
+        told.append(reason)
+
+    file = DevicesFile(
+        path, threads_per_worker=1, visible=None, offered=lambda: now, offer=offer,
+        refuse=told.append,
+    )  # fmt: skip
+
+    def write(text: str) -> None:
+        """As a shell or an editor does, with another time than before."""
+        anew = tmp_path / "anew"
+        anew.write_text(text)
+        anew.rename(path)
+        file.take()
+
+    write("# the same\ncpu:3\n")
+    assert told == []
+    now[:] = ["cpu:0"]  # by `easyscale devices --set`
+    file.take()
+    assert told == [], "the file did not change"
+    write("cpu:3\n")
+    assert (now, told) == (["cpu:0", "cpu:1", "cpu:2"], ["devices says cpu:3"])
+    write("cpu:2\ncpu:1\n")
+    why = f"{path} holds 2 lines where one says the slots of this node"
+    assert told[1:] == [f"{why}; the slots stay as they are"]
+    assert len(now) == 3

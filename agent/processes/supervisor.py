@@ -21,7 +21,7 @@ import msgspec
 from easyscale.agent import events
 from easyscale.agent.hardware.kernel_kills import KernelKills
 from easyscale.agent.processes.logs import Output, Pump
-from easyscale.agent.processes.waiting import where_it_waits
+from easyscale.agent.processes.waiting import has_ended, is_stopped, where_it_waits
 from easyscale.agent.processes.worker_process import Rung, WorkerProcess, prepare
 from easyscale.agent.processes.zygote_link import ZygoteLink, ZygoteSettings
 from easyscale.errors import FormatError
@@ -65,7 +65,7 @@ class SupervisorSettings(msgspec.Struct, frozen=True, kw_only=True):
     asked_s: float = 2.0
     #: From SIGTERM to SIGKILL.
     terminated_s: float = 5.0
-    #: From SIGKILL, or from an end, to the group being gone: longer means stuck in the kernel.
+    #: From SIGKILL, or from an end, to the group being gone: what takes longer is said.
     killed_s: float = 5.0
     #: From a worker's end to the end of its pipes, which a process outside its group may hold.
     output_s: float = 0.5
@@ -218,10 +218,21 @@ class Supervisor:
             case Rung.KILLED | Rung.RUNNING:
                 process.deadline = None
                 log.error(
-                    "worker %s did not end within %g s of SIGKILL: it is stuck in the kernel",
+                    "worker %s did not end within %g s of SIGKILL: %s",
                     process.worker,
                     self._settings.killed_s,
+                    self._why_not_ended(process),
                 )
+
+    def _why_not_ended(self, process: WorkerProcess) -> str:
+        """Its end is the zygote's to tell: one that stands still holds back what has ended."""
+        assert process.pid is not None
+        if not has_ended(process.pid):
+            return "it is stuck in the kernel"
+        zygote = self.zygote_pid
+        if zygote is not None and is_stopped(zygote):
+            return f"it has ended, but the zygote, process {zygote}, is stopped and does not say so"
+        return "it has ended, but the zygote does not say so"
 
     # --- the zygote ----------------------------------------------------------------------------
 

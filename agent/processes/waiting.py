@@ -34,6 +34,22 @@ def where_it_waits(pid: int, *, proc: Path = Path("/proc")) -> str:
     return "\n".join([f"Process {pid} in the kernel:", *lines, ""]) if lines else ""
 
 
+def has_ended(pid: int, *, proc: Path = Path("/proc")) -> bool:
+    """None of its threads runs any more, whether or not its parent has asked how it ended."""
+    tasks = proc.joinpath(str(pid), "task").glob("*")
+    return all(_letter(task) in ("", "Z", "X") for task in tasks)
+
+
+def is_stopped(pid: int, *, proc: Path = Path("/proc")) -> bool:
+    """By a signal or a debugger: it does nothing until somebody lets it go on."""
+    return _letter(proc / str(pid)) in ("T", "t")
+
+
+def _letter(task: Path) -> str:
+    """Its state; empty where it is gone."""
+    return "".join(_read(task / "stat").rpartition(")")[2].split()[:1])
+
+
 def _describe(task: Path) -> str:
     name = task.joinpath("comm").read_text().strip()
     # The name in this file may hold anything; what follows it does not.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from easyscale.agent.processes.waiting import where_it_waits
+from easyscale.agent.processes.waiting import has_ended, is_stopped, where_it_waits
 
 STAT = "{tid} ({name}) {letter} 1 2 3"
 
@@ -49,3 +49,23 @@ def test_a_stopped_one_is_said_to_be(tmp_path: Path, letter: str) -> None:
 
 def test_of_a_process_that_is_gone_there_is_nothing_to_say(tmp_path: Path) -> None:
     assert where_it_waits(7, proc=tmp_path) == ""
+
+
+@pytest.mark.parametrize(("letters", "ended"), [("", True), ("Z", True), ("ZD", False)])
+def test_a_process_has_ended_when_no_thread_of_it_is_left(
+    letters: str, ended: bool, tmp_path: Path
+) -> None:
+    for at, letter in enumerate(letters):
+        thread(tmp_path, 7 + at, "python", letter)
+    assert has_ended(7, proc=tmp_path) is ended
+
+
+@pytest.mark.parametrize(("letter", "stopped"), [("T", True), ("t", True), ("S", False)])
+def test_who_was_stopped_is_told_from_who_sleeps(
+    letter: str, stopped: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "7"
+    folder.mkdir()
+    folder.joinpath("stat").write_text(STAT.format(tid=7, name="T", letter=letter))
+    assert is_stopped(7, proc=tmp_path) is stopped
+    assert not is_stopped(8, proc=tmp_path)

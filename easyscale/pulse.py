@@ -1,7 +1,7 @@
 """A page of memory that a worker shares with its agent: where it is, without a message.
 
 The agent reads it to tell a slow worker from a hung one, and where in its output a rank begins
-(printed.py). One writer, one reader, aligned 8-byte words; a torn read shows for one tick only.
+(printed.py). One writer; a count that is odd while it writes tells a reader what is torn.
 """
 
 import mmap
@@ -14,11 +14,13 @@ import msgspec
 
 from easyscale.printed import SHARED_BYTES, RankNotes
 
-_WORDS = struct.Struct("=8q")
-_WORD = struct.Struct("=q")
-#: Where the seventh word lies.
-_POLLED = 6 * _WORD.size
 _SIZE = SHARED_BYTES
+_BEAT = struct.Struct("7q")
+#: Words that are also written alone: the last of a beat, and behind it a count, odd amid a beat.
+_POLLED = 6
+_TURN = 7
+#: A beat is written in a microsecond; a writer that was put aside amid one is not waited for.
+_TRIES = 8
 
 
 class Phase(IntEnum):
@@ -56,8 +58,16 @@ class Pulse:
 
     def __init__(self, page: mmap.mmap, notes: RankNotes | None = None) -> None:
         self._page = page
+        #: For single words: one store each, which no reader sees half done.
+        self._words = memoryview(page).cast("q")
         self._notes = notes
         self._micro_steps = 0
+        self._turn = self._words[_TURN] | 1
+        #: What the last whole reading said: a page that is torn has not moved.
+        self._newest = Beat(
+            phase=Phase.STARTING, position=0, step=0, rank=None, micro_steps=0,
+            since_s=time.monotonic(),
+        )  # fmt: skip
 
     @classmethod
     def allocate(cls) -> int:
@@ -82,30 +92,41 @@ class Pulse:
         self._micro_steps += phase is Phase.MICRO_STEP
         now_ns = time.monotonic_ns()
         rank_word = -1 if rank is None else rank
-        _WORDS.pack_into(
-            self._page, 0, phase, position, step, rank_word, self._micro_steps, now_ns, 0, 0
+        self._turn = turn = self._turn + 2
+        self._words[_TURN] = turn
+        _BEAT.pack_into(
+            self._page, 0, phase, position, step, rank_word, self._micro_steps, now_ns, 0
         )
+        self._words[_TURN] = turn + 1
 
     def poll(self) -> None:
         """Say that the main thread waits and is awake; a wait does so all the time it lasts."""
-        _WORD.pack_into(self._page, _POLLED, time.monotonic_ns())
+        self._words[_POLLED] = time.monotonic_ns()
 
     def end_wait(self) -> None:
         """Say that the main thread is in no such wait any more."""
-        _WORD.pack_into(self._page, _POLLED, 0)
+        self._words[_POLLED] = 0
 
     def read(self) -> Beat:
-        words = _WORDS.unpack_from(self._page, 0)
-        phase, position, step, rank, micro_steps, since_ns, polled_ns, _ = words
-        return Beat(
-            phase=Phase(phase),
-            position=position,
-            step=step,
-            rank=None if rank < 0 else rank,
-            micro_steps=micro_steps,
-            since_s=since_ns / 1e9,
-            polled_s=polled_ns / 1e9 if polled_ns else None,
-        )
+        """The newest beat; the one before it while the page is amid a change."""
+        words = self._words
+        for _ in range(_TRIES):
+            turn = words[_TURN]
+            beat = _BEAT.unpack_from(self._page, 0)
+            if turn % 2 == 0 and words[_TURN] == turn:
+                phase, position, step, rank, micro_steps, since_ns, polled_ns = beat
+                self._newest = Beat(
+                    phase=Phase(phase),
+                    position=position,
+                    step=step,
+                    rank=None if rank < 0 else rank,
+                    micro_steps=micro_steps,
+                    since_s=since_ns / 1e9,
+                    polled_s=polled_ns / 1e9 if polled_ns else None,
+                )
+                break
+        return self._newest
 
     def close(self) -> None:
+        self._words.release()
         self._page.close()

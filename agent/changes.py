@@ -22,13 +22,16 @@ from easyscale.agent.balance.planner import Layout
 from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
-from easyscale.agent.wants import drains, wanted
+from easyscale.agent.wants import drains, is_drained, wanted
 from easyscale.kinds import short_kind
-from easyscale.model import Commit, Mode, Occasion, Plan, WorkerId
+from easyscale.model import Mode, Occasion, Plan, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
 #: What is wanted may change while it is gathered, but not for longer than this many times.
 MOST_SETTLES = 4
+#: Before the last ones drain, who starts up is waited for so long, and for so much of the grace.
+START_WAIT_S = 10.0
+START_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,11 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
     memory = replace(memory, wanted=(shape, since, first))
     settle_s = settings.timeouts.settle_s
     ready_s = min(since + settle_s, first + MOST_SETTLES * settle_s)
+    if not drawn.assignments and (coming := _coming(scene)):
+        ready_s = since + min(START_WAIT_S, START_SHARE * settings.grace_s)
+        if now < ready_s:
+            reason = f"{drawn.reason}: {words.places(coming)} may be ready soon to take over"
+            return Change(None, reason, memory, ready_s)
     if drawn.occasion is Occasion.REBALANCE and memory.promised is not None:
         ready_s = memory.promised[1] + settle_s  # it settled while it was found certain
     if now < ready_s:
@@ -118,9 +126,26 @@ def _draw(scene: Scene) -> tuple[Plan | None, str]:
     return drawn or rebalancing.probe(scene), waits or gathering.out_of_reach(view) or idle
 
 
-def _members(base: Commit, layout: Layout) -> list[WorkerId]:
-    """Those with ranks: who stays keeps its order, newcomers come after."""
+def _coming(scene: Scene) -> list[WorkerId]:
+    """Workers that start up where nothing drains: they could take over from the last ones."""
+    view = scene.view
+    slots = drafts.slots_of(view)
+    starting = [worker for worker, slot in slots.items() if slot.state == "starting"]
+    if scene.ask.stop is not None:
+        return []
+    return sorted(worker for worker in starting if not is_drained(view, worker, slots))
+
+
+def _members(scene: Scene, layout: Layout) -> list[WorkerId]:
+    """Those with ranks: who stays keeps its order, newcomers come after.
+
+    A generation shares a member that holds the state with the one before: where only newcomers
+    get ranks, all that are there stay without, and who is to leave does so in the next one.
+    """
+    view, base = scene.view, scene.base
     staying = [worker for worker in base.workers if worker in layout.ranks]
+    if not any(view.holds_state(worker) for worker in staying):
+        staying = [worker for worker in base.workers if view.is_present(worker)]
     return [*staying, *sorted(worker for worker in layout.ranks if worker not in staying)]
 
 
@@ -133,13 +158,19 @@ def _leaving(scene: Scene) -> Plan:
     if ask.stay:
         kept = drafts.lay_out(scene.view, ask.stay, present=present, use_all=True, doubts=doubts)
         layout = kept if kept.step <= layout.step else layout
+    order = _members(scene, layout)
+    departure = _departure(scene.view, ask.leave)
+    if any(worker in ask.leave for worker in order):
+        takers = [worker for worker in order if worker in layout.ranks]
+        verb = "takes" if len(takers) == 1 else "take"
+        departure = f"{words.places(takers)} {verb} over from {departure}"
     return drafts.draft(
         layout,
         generation=scene.generation,
         mode=Mode.BOUNDARY,
-        order=_members(base, layout),
+        order=order,
         main=base.main,
-        reason=_departure(scene.view, ask.leave) + _left_out(ask.absent),
+        reason=departure + _left_out(ask.absent),
     )
 
 
@@ -181,7 +212,7 @@ def _joining(scene: Scene, layout: Layout) -> Plan:
         layout,
         generation=scene.generation,
         mode=Mode.BOUNDARY,
-        order=_members(base, layout),
+        order=_members(scene, layout),
         main=base.main,
         reason=reason,
     )

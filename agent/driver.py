@@ -66,7 +66,12 @@ class Driver:
         self._workers: dict[WorkerId, None] = {}
         self._exit: actions.Exit | None = None
         self._guard: LeaseGuard | None = None
-        self._orders = Orders(settings, state=lambda: self._state, post=self._inbox.put)
+        self._orders = Orders(
+            settings,
+            state=lambda: self._state,
+            view=lambda: self._view.whole_view(self._state),
+            post=self._inbox.put,
+        )
         self._view = ElasticView(
             settings,
             self._audience,

@@ -16,7 +16,6 @@ from easyscale.agent import (
     offering,
     reaching,
     records,
-    wants,
     watchdog,
 )
 from easyscale.agent.actions import AgentAction, Campaign, Write
@@ -139,8 +138,8 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
         case Signalled():
             leaving.signalled(turn, event)
         case Asked(wish_id=wish_id, wish=wish):
-            value = encode(wants.addressed(wish, turn.state.view))
-            turn.do(Write(key=turn.state.keys.wish(wish_id), value=value, leased=False))
+            key = turn.state.keys.wish(wish_id)
+            turn.do(Write(key=key, value=encode(wish), leased=False))
         case Ticked():
             _tick(turn, event)
         case _:

@@ -13,8 +13,10 @@ from easyscale.agent.doors.dialogue import Handler
 from easyscale.agent.hardware.devices import Machine, Offer, parse_devices, resolve
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.state import Stage, State
+from easyscale.agent.wants import addressed
 from easyscale.errors import EasyScaleError, UsageError
 from easyscale.model import Wish
+from easyscale.rendezvous.agreement import JobView
 
 
 class Orders:
@@ -25,10 +27,12 @@ class Orders:
         settings: LaunchSettings,
         *,
         state: Callable[[], State],
+        view: Callable[[], JobView],
         post: Callable[[events.AgentEvent], None],
     ) -> None:
         self._settings = settings
         self._state = state
+        self._view = view
         self._post = post
 
     @property
@@ -37,6 +41,8 @@ class Orders:
 
     def _take_wish(self, arguments: Mapping[str, Any]) -> object:
         wish = msgspec.convert(arguments, Wish)
+        if wish.node:
+            wish = addressed(wish, self._view())
         wish_id = secrets.token_hex(8)
         self._post(events.Asked(wish_id=wish_id, wish=wish))
         return {"wish": wish_id}

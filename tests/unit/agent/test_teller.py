@@ -53,7 +53,12 @@ class Asked:
         )
         self.chronicle = Chronicle(Nobody())
         self.posted: list[events.AgentEvent] = []
-        orders = Orders(settings, state=lambda: self.state, post=self.posted.append)
+        orders = Orders(
+            settings,
+            state=lambda: self.state,
+            view=lambda: self.view.whole_view(self.state),
+            post=self.posted.append,
+        )
         self.view = ElasticView(
             settings, self.chronicle, orders, state=lambda: self.state, store=lambda: None
         )
@@ -202,3 +207,11 @@ def test_what_the_user_asks_becomes_an_event_of_the_loop(ask: Asked) -> None:
     assert isinstance(event, events.Asked)
     assert (event.wish_id, event.wish.kind, event.wish.by) == (told["wish"], "stop", "ann")
     assert not handlers.keys() & ask.teller.handlers.keys(), "who is elsewhere is not obeyed"
+
+
+def test_who_asks_for_a_node_to_leave_means_the_agent_that_it_has_now(ask: Asked) -> None:
+    ask.state = replace(ask.state, view=Job().node("b", "in_use", life="7").view())
+    ask.view.obeyed["wish"]({"kind": "drain", "node": "b", "by": "ann"})
+    [event] = ask.posted
+    assert isinstance(event, events.Asked)
+    assert event.wish.incarnation == worker("b", life="7").incarnation

@@ -12,7 +12,7 @@ from easyscale.agent.doors.dialogue import AgentRefused, AgentSilent
 from easyscale.agent.processes.log_files import LogFile, Piece
 from easyscale.errors import FormatError, StoreUnreachable
 from easyscale.job_status import Glance, SlotFacts
-from easyscale.model import NodeRecord, encode
+from easyscale.model import NodeRecord, Wish, encode
 from easyscale.rendezvous.memory import MemoryServer, MemoryStore
 from easyscale.rendezvous.store import Put
 from easyscale.reports import EventKind, JobEvent, Stream
@@ -324,3 +324,10 @@ def test_a_log_that_is_refused_ends_there() -> None:
     a.answers["log"] = refuse
     reading = LogReading(shelf_of(a), Wanted())
     assert list(itertools.islice(reading.lines(reading.files()), 5)) == []
+
+
+def test_a_wish_written_to_etcd_is_about_the_agent_that_the_node_has_now() -> None:
+    job = StoredJob("job", store_of(two_nodes()))
+    kept = job.standing(job.wish(Wish(kind="drain", node="b")))
+    assert kept is not None
+    assert kept.incarnation == B.incarnation

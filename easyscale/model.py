@@ -346,6 +346,8 @@ class SlotRecord(msgspec.Struct, frozen=True):
     recent_s: float | None = None
     #: What its worker has taken of its memory for the job.
     taken_bytes: int | None = None
+    #: Its worker has formed a generation: it holds the training state, whatever else is recorded.
+    has_state: bool = False
 
     @property
     def rank_s(self) -> float | None:

@@ -151,17 +151,25 @@ class JobView:
         return here and not self.ended(worker)
 
     @cached_property
-    def _entered(self) -> frozenset[WorkerId]:
-        return frozenset(
+    def _holders(self) -> frozenset[WorkerId]:
+        entered = (
             worker
             for entered in self.entries.values()
             for worker, entry in entered.items()
             if entry.has_state
         )
+        # An agent that has lost its lease registers first, and writes its workers' entries after.
+        registered = (
+            slot.worker
+            for node in self.nodes.values()
+            for slot in node.record.slots
+            if slot.worker is not None and slot.has_state
+        )
+        return frozenset((*entered, *registered))
 
     def holds_state(self, worker: WorkerId) -> bool:
-        """It reported that it formed a generation, so it holds the training state."""
-        return worker in self._entered
+        """It formed a generation, as its entry or its registration says: it holds the state."""
+        return worker in self._holders
 
     def may_hold_state(self, worker: WorkerId) -> bool:
         """It may hold state: it said so, or its agent, which would say so, cannot be asked."""

@@ -140,14 +140,16 @@ def test_training_never_pauses_while_etcd_stands_still_for_a_minute(
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("of_leader", [True, False])
 def test_a_worker_that_dies_while_etcd_is_away_makes_the_others_wait_for_it(
-    tmp_path: Path, reference: Reference, etcd: Server
+    tmp_path: Path, reference: Reference, etcd: Server, of_leader: bool
 ) -> None:
     with Job(tmp_path, reference, etcd=etcd) as job:
         a, b = job.start("a"), job.start("b")
         job.trains_on(2)
-        survivor, victim = job.pids()
-        assert victim in b.descendants()
+        led = {"a": a, "b": b}[job.leader()].descendants()
+        (victim,) = (pid for pid in job.pids() if (pid in led) == of_leader)
+        (survivor,) = set(job.pids()) - {victim}
         etcd.freeze()
         kill(victim)
         job.waits(8)
@@ -155,7 +157,7 @@ def test_a_worker_that_dies_while_etcd_is_away_makes_the_others_wait_for_it(
         job.waits(4)
         assert job.step() == stands, "nobody goes on alone"
         etcd.thaw()
-        a.sees("recovered")
+        (a if survivor in a.descendants() else b).sees("recovered")
         job.trains_on(2)
         job.hurry()
         job.holds(a.finish())

@@ -158,12 +158,12 @@ class Job:
         )
         return self.put(KEYS.node(name), record)
 
-    def memory(self, who: WorkerId, **bytes_: int | None) -> "Job":
-        """The agent of this worker has registered what is free there, and what the job takes."""
+    def slot(self, who: WorkerId, **facts: int | None) -> "Job":
+        """The agent of this worker has registered this of its slot, its memory say."""
         key = KEYS.node(who.node)
         record = decode(self.entries[key].value, NodeRecord, source=key)
         slots = tuple(
-            msgspec.structs.replace(slot, **bytes_) if slot.worker == who else slot
+            msgspec.structs.replace(slot, **facts) if slot.worker == who else slot
             for slot in record.slots
         )
         return self.put(key, msgspec.structs.replace(record, slots=slots), leased=True)

@@ -362,6 +362,19 @@ def test_when_all_are_gone_the_newest_snapshot_is_restored_without_waiting_for_m
     assert decision.commit.snapshot.step == 30
 
 
+@pytest.mark.parametrize("has_state", [True, False])
+def test_who_has_registered_again_holds_the_state_before_its_entry_is_written_again(
+    has_state: bool,
+) -> None:
+    """After an outage the leader saw the registration first, and restored: steps were lost."""
+    job = running(A, B).gone(A).snapshot(3).node("a", "standby", spawn=2)
+    job.drop(KEYS.entry(number(1), B)).slot(B, has_state=has_state)
+    decision = settled(job).decision
+    assert isinstance(decision, CommitAtOnce)
+    assert decision.commit.mode is (Mode.NOW if has_state else Mode.RESTORE)
+    assert (decision.commit.workers == (B,)) == has_state
+
+
 def test_a_member_that_never_formed_anything_may_start_from_the_snapshot() -> None:
     job = running(A).node("b", "in_use")
     job.committed(commit(2, [A, B], mode=Mode.BOUNDARY), entered=False)

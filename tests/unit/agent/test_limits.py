@@ -58,7 +58,7 @@ def free(view: JobView) -> dict[str, int]:
 def test_twice_as_many_ranks_take_one_partial_sum_more(room: int, partial: int, most: int) -> None:
     job = running()
     for each in (A, B):
-        job.memory(each, free_bytes=room, partial_bytes=partial)
+        job.slot(each, free_bytes=room, partial_bytes=partial)
     assert free(job.view()) == {"a/cpu:0": most, "b/cpu:0": most}
 
 
@@ -68,16 +68,16 @@ def test_what_is_not_known_or_not_needed_bounds_nothing(
 ) -> None:
     job = running()
     for each in (A, B):
-        job.memory(each, free_bytes=room, partial_bytes=partial)
+        job.slot(each, free_bytes=room, partial_bytes=partial)
     assert free(job.view()) == {}
     assert drafts.bounds(job.view(), [A, B]) == {}
 
 
 def test_a_newcomer_without_memory_is_given_nothing() -> None:
-    job = running().memory(A, free_bytes=10**12, partial_bytes=100, taken_bytes=400)
+    job = running().slot(A, free_bytes=10**12, partial_bytes=100, taken_bytes=400)
     job.node("c", "standby")
     c = worker("c")
-    assert free(job.memory(c, free_bytes=0).view())["c/cpu:0"] == 0
+    assert free(job.slot(c, free_bytes=0).view())["c/cpu:0"] == 0
     assert given(job.view(), [A, B, c])[2] == 0
 
 
@@ -86,9 +86,9 @@ def test_a_newcomer_needs_all_that_others_have_taken_before_its_first_rank(
     room: int, most: int
 ) -> None:
     """A holds 4 ranks with 3 partial sums and 100 bytes beside."""
-    job = running().memory(A, free_bytes=10**12, partial_bytes=100, taken_bytes=400)
+    job = running().slot(A, free_bytes=10**12, partial_bytes=100, taken_bytes=400)
     job.node("c", "standby")
-    job.memory(worker("c"), free_bytes=room)
+    job.slot(worker("c"), free_bytes=room)
     assert free(job.view())["c/cpu:0"] == most
 
 
@@ -96,9 +96,9 @@ def test_an_emptied_slot_needs_partial_sums_and_has_the_rest() -> None:
     job = Job(job_spec(logical_workers=8)).leads()
     job.node("a", ("in_use", 0.1)).node("b", ("in_use", 0.1))
     job.committed(commit(1, {A: range(8), B: ()}))
-    job.memory(A, free_bytes=10**12, partial_bytes=100, taken_bytes=10**9)
-    assert free(job.memory(B, free_bytes=0, partial_bytes=100).view())["b/cpu:0"] == 0
-    assert free(job.memory(B, free_bytes=250, partial_bytes=100).view())["b/cpu:0"] == 3
+    job.slot(A, free_bytes=10**12, partial_bytes=100, taken_bytes=10**9)
+    assert free(job.slot(B, free_bytes=0, partial_bytes=100).view())["b/cpu:0"] == 0
+    assert free(job.slot(B, free_bytes=250, partial_bytes=100).view())["b/cpu:0"] == 3
 
 
 def test_the_slots_of_a_host_share_its_memory() -> None:
@@ -107,7 +107,7 @@ def test_the_slots_of_a_host_share_its_memory() -> None:
     first, second = worker("a"), worker("a/1")
     job.committed(commit(1, {first: range(4), second: range(4, 6), B: range(6, 8)}))
     for each in (first, second, B):
-        job.memory(each, free_bytes=200, partial_bytes=100)
+        job.slot(each, free_bytes=200, partial_bytes=100)
     # 100 bytes for each of two slots, 200 for one that has its host for itself.
     assert free(job.view()) == {"a/cpu:0": 15, "a/cpu:1": 7, "b/cpu:0": 15}
 
@@ -117,8 +117,8 @@ def test_what_a_newcomer_found_free_when_it_began_yields_to_what_its_host_says_n
     job.node("a", ("in_use", 0.1), "standby")
     first, second = worker("a"), worker("a/1")
     job.committed(commit(1, {first: range(8)}))
-    job.memory(first, free_bytes=0, partial_bytes=100, taken_bytes=400)
-    job.memory(second, free_bytes=10**12)
+    job.slot(first, free_bytes=0, partial_bytes=100, taken_bytes=400)
+    job.slot(second, free_bytes=10**12)
     assert free(job.view()) == {"a/cpu:0": 15, "a/cpu:1": 0}
 
 
@@ -143,8 +143,8 @@ def test_estimates_give_way_by_as_few_partial_sums_as_can_be_and_it_is_said() ->
     job = Job(job_spec(logical_workers=8)).leads()
     job.node("a", ("in_use", 0.1)).node("b", ("in_use", 0.1))
     job.committed(commit(1, {A: (), B: ()}))
-    job.memory(A, free_bytes=100, partial_bytes=100)
-    job.memory(B, free_bytes=200, partial_bytes=100)
+    job.slot(A, free_bytes=100, partial_bytes=100)
+    job.slot(B, free_bytes=200, partial_bytes=100)
     view = job.view()
     assert free(view) == {"a/cpu:0": 1, "b/cpu:0": 3}
     assert drafts.bounds(view, [A, B]) == {A: 1, B: 7}
@@ -230,7 +230,7 @@ def test_the_least_that_did_not_fit_counts() -> None:
 def test_estimates_give_way_before_what_was_learned() -> None:
     job = running().gone(B, ranks=(4, 5, 6, 7), failure=failure("MemoryError"))
     job.node("b", "standby", spawn=2)
-    job.memory(A, free_bytes=0, partial_bytes=100)
+    job.slot(A, free_bytes=0, partial_bytes=100)
     view = job.view()
     again = worker("b", 2)
     # A seems to have memory for 7, and 2 fit on the other: 9 are enough for 8.

@@ -103,7 +103,7 @@ def test_a_migration_that_waits_says_so_where_nothing_else_is_wanted() -> None:
 
 def test_a_target_whose_memory_does_not_hold_it_is_named_with_what_it_holds() -> None:
     job = running(commit(1, {A: [0, 1], A1: [2, 3], B: [4, 5]})).node("b", ("in_use", 0.1))
-    job.memory(B, free_bytes=0, partial_bytes=100)
+    job.slot(B, free_bytes=0, partial_bytes=100)
     plan, waits = moved(job, source="a", target="b/cpu:0")
     assert plan is None
     assert waits == "migration waits for b/cpu:0: b/cpu:0 has 6 and memory for 3, as it seems"

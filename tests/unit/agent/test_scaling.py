@@ -60,7 +60,7 @@ def scene(
     job.committed(commit(1, held)).progress(100)
     job.put(KEYS.wish("w1"), Wish(kind="profile", target="5", by="ann"))
     for each in (A, B, C) if partial_bytes else ():
-        job.memory(each, free_bytes=0, partial_bytes=partial_bytes)
+        job.slot(each, free_bytes=0, partial_bytes=partial_bytes)
     if record is not None:
         job.put(KEYS.profile, record)
     view, settings = job.view(), launch_settings()

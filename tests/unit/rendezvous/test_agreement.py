@@ -299,6 +299,14 @@ def test_c4_mode_now_needs_a_holder_of_state() -> None:
     )
 
 
+def test_c4_whoever_registers_with_the_state_is_no_ground_for_a_restore() -> None:
+    job = running(A, B).gone(A).drop(KEYS.entry(number(1), B)).slot(B, has_state=True)
+    restore = commit(2, [C], mode=Mode.RESTORE)
+    assert objection(restore, job.node("c").view()) == (
+        "b/cpu:0 may hold newer state than any snapshot"
+    )
+
+
 def test_c4_a_restart_of_the_host_proves_that_its_workers_ended() -> None:
     job = running(A)
     before = incarnation_of(host="a", boot_id="one", chance="1")

@@ -109,7 +109,9 @@ class OwnWorker(msgspec.Struct, frozen=True):
     #: Why we end it; empty while we do not.
     stopped: str = ""
     killed_s: float | None = None
+    #: Why it counts as hung, and the beat that it was judged by.
     hung: str = ""
+    hung_at: Beat | None = None
     #: Memory that it could take when it began.
     free_bytes: int | None = None
 

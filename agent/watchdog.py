@@ -1,6 +1,7 @@
 """Which own workers are hung, by their pulses: late by our own word while others wait. Pure.
 
-A hung worker's stacks are dumped first and it is killed a moment later; its peers break then.
+A hung worker's stacks are dumped first and it is killed a moment later, unless it has moved; its
+peers break then. One that nobody waits for has much longer: its end would lose what it holds.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from easyscale.agent import news
 from easyscale.agent.actions import DumpStacks, KillWorker
 from easyscale.agent.state import OwnWorker, Phase, State, Turn
-from easyscale.model import WorkerId
+from easyscale.model import Commit, WorkerId
 from easyscale.pulse import Beat
 from easyscale.pulse import Phase as Pulse
 from easyscale.reports import EventKind
@@ -40,7 +41,9 @@ def watch(turn: Turn, monotonic_s: float) -> None:
     turn.set(ticked_s=monotonic_s)
     for worker in tuple(turn.state.workers.values()):
         if worker.hung and worker.killed_s is None:
-            if turn.now.s >= worker.since_s + DUMP_S:
+            if _has_moved(turn, worker, monotonic_s):
+                _acquit(turn, worker)
+            elif turn.now.s >= worker.since_s + DUMP_S:
                 turn.put_worker(replace(worker, killed_s=turn.now.s))
                 turn.do(KillWorker(worker=worker.id, reason=worker.hung))
             continue
@@ -48,7 +51,7 @@ def watch(turn: Turn, monotonic_s: float) -> None:
             continue
         why = _hung(turn.state, worker, worker.beat, turn.now.s, monotonic_s)
         if why:
-            turn.put_worker(replace(worker, hung=why, since_s=turn.now.s))
+            turn.put_worker(replace(worker, hung=why, hung_at=worker.beat, since_s=turn.now.s))
             turn.because(f"{worker.id.place} is hung", why)
             news.announce(
                 turn,
@@ -62,6 +65,27 @@ def watch(turn: Turn, monotonic_s: float) -> None:
                 rank=worker.beat.rank,
             )
             turn.do(DumpStacks(worker=worker.id))
+
+
+def _has_moved(turn: Turn, worker: OwnWorker, monotonic_s: float) -> bool:
+    """Its beat is another than the one it was judged by, and is none to be judged by."""
+    beat = worker.beat
+    if beat is None or beat == worker.hung_at:
+        return False
+    return not _hung(turn.state, worker, beat, turn.now.s, monotonic_s)
+
+
+def _acquit(turn: Turn, worker: OwnWorker) -> None:
+    turn.put_worker(replace(worker, hung="", hung_at=None))
+    told = f"{worker.id.place} has moved and is not killed"
+    turn.because(told, f"it counted as hung: {worker.hung}")
+    news.announce(
+        turn,
+        EventKind.NOTE,
+        f"{told}; it counted as hung: {worker.hung}",
+        node=worker.id.node,
+        slot=worker.id.slot,
+    )
 
 
 def _hung(state: State, worker: OwnWorker, beat: Beat, now: float, monotonic_s: float) -> str:
@@ -83,17 +107,39 @@ def _hung(state: State, worker: OwnWorker, beat: Beat, now: float, monotonic_s: 
         return f"no answer to {commit.generation.label} for {now - worker.told_s:.3g} s"
     if why := _stopped(state, worker, beat, monotonic_s):
         return why
-    step_s = worker.report.step_s if worker.report else None
-    if beat.phase is Pulse.MICRO_STEP and _others_wait(state, worker, beat):
-        limit_s = settings.timeouts.hang_timeout_s(step_s, chosen_s=settings.hang_timeout_s)
-        if silent_s >= limit_s:
-            return (
-                f"no progress for {silent_s:.3g} s: {worker.id.place}{rank} in step {beat.step:,}"
-            )
+    in_time = beat.phase is not Pulse.MICRO_STEP or silent_s < _patience_s(state, worker, beat)
+    if not in_time and _others_wait(state, worker, beat):
+        return f"no progress for {silent_s:.3g} s: {worker.id.place}{rank} in step {beat.step:,}"
     outside = beat.phase in (Pulse.STARTING, Pulse.OUTER_BODY, Pulse.EVALUATION, Pulse.SNAPSHOT)
     if outside and silent_s >= settings.timeouts.hang_outside_s:
         return f"no progress for {silent_s:.3g} s: {worker.id.place} in {beat.phase.name.lower()}"
     return ""
+
+
+def _patience_s(state: State, worker: OwnWorker, beat: Beat) -> float:
+    """The silence inside a micro-step that counts as a hang."""
+    settings = state.settings
+    is_missed = beat.is_stopped or not _is_alone(state, worker)
+    if settings.hang_timeout_s is None and not is_missed:
+        return settings.timeouts.hang_outside_s
+    step_s = worker.report.step_s if worker.report else None
+    return settings.timeouts.hang_timeout_s(step_s, chosen_s=settings.hang_timeout_s)
+
+
+def _is_alone(state: State, worker: OwnWorker) -> bool:
+    """No other worker holds the state: nobody else computes, and nobody could go on without it."""
+    commits = [state.commit, state.former if _is_late_for(state.commit, worker) else None]
+    members = {one for commit in commits if commit is not None for one in commit.workers}
+    view = state.view
+    return not any(
+        one != worker.id and not view.ended(one) and view.may_hold_state(one) for one in members
+    )
+
+
+def _is_late_for(commit: Commit | None, worker: OwnWorker) -> bool:
+    """It still trains in the generation before."""
+    entered = worker.entered
+    return commit is None or entered is None or entered.generation < commit.generation
 
 
 def _stopped(state: State, worker: OwnWorker, beat: Beat, monotonic_s: float) -> str:
@@ -116,7 +162,10 @@ def _stopped(state: State, worker: OwnWorker, beat: Beat, monotonic_s: float) ->
 
 
 def _others_wait(state: State, worker: OwnWorker, beat: Beat) -> bool:
-    """Somebody of ours waits at the same position, or nobody of ours could tell."""
+    """Somebody of ours waits at the same position, or nobody of ours could tell.
+
+    Members elsewhere wait as soon as they have done their own.
+    """
     peers = [
         other
         for other in state.workers.values()

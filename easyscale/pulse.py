@@ -17,6 +17,7 @@ from easyscale.printed import SHARED_BYTES, RankNotes
 _SIZE = SHARED_BYTES
 _BEAT = struct.Struct("7q")
 #: Words that are also written alone: the last of a beat, and behind it a count, odd amid a beat.
+_SINCE = 5
 _POLLED = 6
 _TURN = 7
 #: A beat is written in a microsecond; a writer that was put aside amid one is not waited for.
@@ -51,6 +52,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float
     #: The same clock when a wait that polls its exits last did so; None outside such a wait.
     polled_s: float | None = None
+    #: Not on the page: a signal or a debugger holds the process, as the agent asked the kernel.
+    is_stopped: bool = False
 
 
 class Pulse:
@@ -104,7 +107,8 @@ class Pulse:
         self._words[_POLLED] = time.monotonic_ns()
 
     def end_wait(self) -> None:
-        """Say that the main thread is in no such wait any more."""
+        """Say that the main thread is in no such wait any more, which it has just done."""
+        self._words[_SINCE] = time.monotonic_ns()
         self._words[_POLLED] = 0
 
     def read(self) -> Beat:

@@ -73,6 +73,8 @@ class SupervisorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 #: What an agent gives all its processes to end in, when it ends itself.
 CLOSE_TIMEOUT_S = 10.0
+#: The kernel is asked only of a worker that has shown nothing of itself for so long.
+_SILENT_S = 1.0
 
 
 class Supervisor:
@@ -131,9 +133,15 @@ class Supervisor:
         """Where the worker is, read from its page; None once it has ended."""
         process = self._workers.get(worker)
         try:
-            return None if process is None else process.pulse.read()
+            beat = None if process is None else process.pulse.read()
         except ValueError:  # closed since
             return None
+        if beat is None or process is None or process.pid is None:
+            return beat
+        silent_s = time.monotonic() - max(beat.since_s, beat.polled_s or 0.0)
+        if silent_s >= _SILENT_S and is_stopped(process.pid):
+            return msgspec.structs.replace(beat, is_stopped=True)
+        return beat
 
     def stop(self, worker: WorkerId, *, reason: str) -> None:
         self._order(lambda: self._with(worker, lambda process: self._ask_to_stop(process, reason)))

@@ -261,12 +261,21 @@ def stops(pid: int) -> None:
     wait_until(stands, f"{pid} stands")
 
 
+def is_seen_stopped(nursery: Nursery, worker: WorkerId) -> bool:
+    beat = nursery.supervisor.beat(worker)
+    return beat is not None and beat.is_stopped
+
+
 def test_a_worker_that_is_stopped_and_dumps_nothing_is_described_by_the_kernel(
     shared: Nursery, tmp_path: Path
 ) -> None:
     worker = shared.fork(tmp_path, "import time\nprint('in')\ntime.sleep(1000)")
     shared.wait_output(worker, "in")
+    beat = shared.supervisor.beat(worker)
+    assert beat is not None
+    assert not beat.is_stopped
     stops(shared.pid(worker))
+    wait_until(lambda: is_seen_stopped(shared, worker), "its beat says that it was stopped")
     shared.supervisor.dump_stacks(worker)
     shared.wait_output(worker, "is stopped by a signal", Stream.STDERR)
     shared.supervisor.kill(worker, reason="seen")

@@ -12,7 +12,7 @@ from easyscale.agent import closing, news, reaching, records, respawns, words
 from easyscale.agent.actions import Fork, StartZygote, StopWorker, Tell, Write
 from easyscale.agent.balance import limits
 from easyscale.agent.cause import failure_of, how_it_ended
-from easyscale.agent.events import ForkFailed, WorkerExited, WorkerForked, ZygoteLost
+from easyscale.agent.events import ForkFailed, Slot, WorkerExited, WorkerForked, ZygoteLost
 from easyscale.agent.state import Entered, OwnWorker, Phase, Stage, State, Turn
 from easyscale.messages import (
     Broken,
@@ -64,14 +64,14 @@ def was_member(state: State) -> bool:
 
 
 def spawn(turn: Turn) -> None:
-    """Fork a worker for every slot that may have one and has none."""
+    """Fork a worker for every slot that may have one and has none, and one for the next slot."""
     state = turn.state
     if state.stage is not Stage.RUNNING or state.zygote_kind is None or state.spec is None:
         return
     if state.commit is not None and state.commit.pauses and was_member(state):
         return  # whoever came later goes on with the job
     most = state.spec.logical_workers + (1 if state.settings.standby else 0)
-    for slot in state.slots:
+    for slot in (*state.slots, *_next_slot(state)):
         if (
             slot.name in turn.state.workers
             or slot.name in state.withdrawn
@@ -84,6 +84,22 @@ def spawn(turn: Turn) -> None:
         turn.set(spawns={**turn.state.spawns, slot.name: number})
         turn.put_worker(OwnWorker(worker, Phase.FORKING, turn.now.s, kind=slot.kind))
         turn.do(Fork(worker=worker))
+
+
+def _next_slot(state: State) -> tuple[Slot, ...]:
+    """The CPU slot that would be added next: with --standby its worker waits, and is not offered.
+
+    It starts once those of this node train. Which GPU would be next, nobody knows.
+    """
+    count = len(state.slots)
+    is_wanted = state.settings.standby and not state.withdrawn
+    trains = any(worker.entered is not None for worker in state.workers.values())
+    most = state.spec.logical_workers if state.spec is not None else 0
+    if not (is_wanted and trains) or count >= most:
+        return ()
+    if {slot.name for slot in state.slots} != {f"cpu:{index}" for index in range(count)}:
+        return ()
+    return (Slot(name=f"cpu:{count}", kind=state.slots[0].kind),)
 
 
 def forked(turn: Turn, event: WorkerForked) -> None:

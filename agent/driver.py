@@ -299,7 +299,8 @@ class Driver:
         self._workers[worker] = None
         spec = self._state.spec
         assert spec is not None, "workers are forked once the job is open"
-        slot = next(slot for slot in self._slots if slot.name == worker.slot)
+        offered = (slot for slot in self._slots if slot.name == worker.slot)
+        slot = next(offered, events.Slot(name=worker.slot))  # a standby's slot may be offered later
         self._supervisor.fork(fork_request(self._settings, spec, worker, slot=slot))
 
     def _keep_profile(self, record: ProfileRecord) -> None:

@@ -95,7 +95,9 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--pays-within", type=click.IntRange(min=1), help="Steps that a move may take [200].")
 @option("--trial-steps", type=click.IntRange(min=2), help="A move is judged after these [20].")
 @option("--probe-share", type=click.FloatRange(0.001, 0.5), help="To look at slow slots [0.04].")
-@option("--standby", is_flag=True, help="Keep one started process more for a joiner.")
+@option(
+    "--standby", is_flag=True, help="Start a process more: a surplus slot's or the next CPU slot's."
+)
 @option("--preload", default="", help="Modules to import once per node, before the fork.")
 @option("--snapshot-every", type=SnapshotPeriodType(), help="Steps, or seconds as 300s [300s].")
 @option("--snapshot-dir", help="Where [runs/JOB].")

@@ -130,7 +130,10 @@ LAUNCH_PAGE = Page(
                     "a move is judged after these; looking at emptied slots again costs at most "
                     "this share of the time [20, 0.04]",
                 ),
-                Entry("--standby", "keep one started process more for a joiner"),
+                Entry(
+                    "--standby",
+                    "start one process more: a surplus slot's, or that of the next CPU slot",
+                ),
                 Entry("--preload MODULES", "import once per node, before the fork"),
                 Entry(
                     "--partials device|host",

@@ -193,6 +193,44 @@ def test_a_node_never_runs_more_workers_than_the_job_has_logical_ones() -> None:
     assert len(of(spare.opened().done, actions.Fork)) == 5
 
 
+def test_the_next_cpu_slot_has_its_process_before_it_is_offered() -> None:
+    """With --standby: it starts once ours train, and the slot that comes takes it over."""
+    assert Agent().running().state.workers.keys() == {"cpu:0", "cpu:1"}
+    agent = Agent(launch_settings(standby=True)).registered()
+    assert agent.state.workers.keys() == {"cpu:0", "cpu:1"}, "the start is not held up"
+    agent = Agent(launch_settings(standby=True)).running()
+    waits = worker("a/2")
+    assert [fork.worker for fork in of(agent.done, actions.Fork)] == [W0, W1, waits]
+    agent.take(
+        events.WorkerForked(worker=waits, pid=13),
+        said(waits, Initialised(worker=waits, pid=13, torch_version="2", kind="cpu")),
+        said(waits, Registered(worker=waits, address="a/cpu:2.1")),
+    )
+    record = of(agent.done, actions.Enrol)[-1].record
+    assert [slot.slot for slot in record.slots] == ["cpu:0", "cpu:1"]
+
+    three = tuple(events.Slot(name=f"cpu:{i}", kind="cpu") for i in range(3))
+    done = agent.take(events.SlotsFound(slots=three, reason="by ann"))
+    [added] = of(done, actions.Enrol)[-1].record.slots[2:]
+    assert (added.worker, added.state, added.address) == (waits, "standby", "a/cpu:2.1")
+    assert [fork.worker for fork in of(done, actions.Fork)] == [worker("a/3")], "and the next one"
+
+
+def test_a_process_that_waits_for_its_slot_ends_with_its_node() -> None:
+    agent = Agent(launch_settings(standby=True)).running()
+    stopped = of(agent.take(events.Signalled(number=15)), actions.StopWorker)
+    assert [each.worker for each in stopped] == [worker("a/2")]
+
+
+def test_no_process_waits_for_a_slot_whose_device_is_not_known() -> None:
+    agent = Agent(launch_settings(standby=True))
+    agent.slots = (agent.slots[0], events.Slot(name="cuda:0", kind="cpu", uuid="GPU-1"))
+    agent.opened()
+    first = of(agent.done, actions.Fork)[0].worker
+    agent.take(said(first, entered(1)))
+    assert agent.state.workers.keys() == {"cpu:0", "cuda:0"}
+
+
 def test_the_registration_follows_what_the_workers_are() -> None:
     agent = Agent().opened()
     states = [slot.state for slot in of(agent.done, actions.Enrol)[-1].record.slots]

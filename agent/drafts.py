@@ -159,7 +159,15 @@ def _restores(
         return former
     step = snapshot.step if snapshot is not None else 0
     kept = (one for one in former if one.step < step)
-    return (*kept, Restored(drawn.generation, step))[-MOST_RESTORES:]
+    lost = max(0, _reached(view) - step)
+    return (*kept, Restored(drawn.generation, step, lost))[-MOST_RESTORES:]
+
+
+def _reached(view: JobView) -> int:
+    """The furthest step of the running generation that the store knows of."""
+    members = view.base.workers if view.base is not None else ()
+    ended = (view.gone[worker].step for worker in members if worker in view.gone)
+    return max((view.progress.step if view.progress is not None else 0, *ended))
 
 
 def _addresses(view: JobView) -> dict[WorkerId, str]:

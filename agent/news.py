@@ -104,11 +104,12 @@ def _tell_start(turn: Turn, commit: Commit, former: Commit | None) -> None:
             took_s=turn.now.s - state.began_s,
             shares=tuple(sorted(counts, reverse=True)),
         )
-    if snapshot is None and not restarted:
-        return
     step = snapshot.step if snapshot else 0
-    stored = state.view.progress.step if state.view.progress else 0
-    back = max(_reached(state, former), stored, step) - step if restarted else 0
+    back = _lost(commit) if restarted or _saw_it_begin(state, commit) else 0
+    if restarted:
+        back = max(back, _reached(state, former) - step)
+    if snapshot is None and not restarted and not back:
+        return
     record = state.view.snapshots.get(snapshot.name) if snapshot else None
     totals = state.totals
     turn.set(
@@ -121,12 +122,24 @@ def _tell_start(turn: Turn, commit: Commit, former: Commit | None) -> None:
     announce(
         turn,
         EventKind.RESTORED,
-        commit.reason if restarted else "",
+        "" if own and not restarted else commit.reason,
         at_step=step,
         snapshot=snapshot.name if snapshot else "",
         source=f"{record.nodes[0]}:{record.path}" if record and record.nodes else "",
-        steps_lost=back if restarted else None,
+        steps_lost=back if restarted or back else None,
     )
+
+
+def _saw_it_begin(state: State, commit: Commit) -> bool:
+    """We are in it, or heard of it before anybody was; who comes later has lost nothing."""
+    is_member = any(worker.node == state.node for worker in commit.workers)
+    return is_member or not state.view.entries.get(commit.generation)
+
+
+def _lost(commit: Commit) -> int:
+    """The steps that this restore throws away, by what the store knew when it was decided."""
+    led = commit.restores[-1] if commit.restores else None
+    return led.lost if led is not None and led.generation == commit.generation else 0
 
 
 def _reached(state: State, former: Commit | None) -> int:

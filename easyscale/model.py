@@ -230,6 +230,8 @@ class Restored(msgspec.Struct, frozen=True):
 
     generation: GenerationNumber
     step: int
+    #: Steps after it that had been completed, as far as the store knew, and are done again.
+    lost: int = 0
 
 
 class Commit(Record, frozen=True, kw_only=True):

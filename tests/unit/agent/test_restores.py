@@ -117,3 +117,9 @@ def test_restores_that_are_left_out_would_tell_nothing_new(
     (snapshot,) = Job().snapshot(step, generation).view().snapshots.values()
     short = newest is not None and newest.overtakes(snapshot)
     assert short == after(*whole).overtakes(snapshot)
+
+
+@pytest.mark.parametrize(("step", "lost"), [(60, 13), (80, 0)])
+def test_a_restore_tells_how_many_completed_steps_it_throws_away(step: int, lost: int) -> None:
+    job = Job().committed(commit(9, [A])).gone(A, step=73).progress(71)
+    assert drawn(10, job.view(), mode=Mode.RESTORE, step=step).restores[-1].lost == lost

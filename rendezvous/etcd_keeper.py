@@ -122,6 +122,7 @@ def _await_end(server: int, *, wakeup: int) -> tuple[int, bool]:
             os.kill(server, signal.SIGTERM)
 
 
+# Stands in agent/plain/keeper.py too: either runs alone by its path and can import nothing of ours.
 def _is_exiting(pid: int) -> bool:
     """It is on its way out: whoever ends closes its files first, and gives up its children last."""
     try:

@@ -9,6 +9,7 @@ from easyscale.agent import words
 from easyscale.agent.balance import proposals
 from easyscale.agent.balance.book import Book, Row
 from easyscale.agent.balance.planner import Layout, Place
+from easyscale.agent.balance.trials import BROKE_PROMISE
 from easyscale.kinds import short_kind
 from easyscale.model import WorkerId
 from easyscale.plan_facts import Alternative
@@ -19,7 +20,6 @@ MOST_ALTERNATIVES = 4
 SLOWER = 1.2
 #: and no noise, beyond so many times the spread of its steps; or the leader calls it slow.
 NOISE = 4
-_BROKE_PROMISE = "was measured slower than it promised"
 
 
 def slow_slot(book: Book, told: frozenset[WorkerId]) -> Row | None:
@@ -85,7 +85,7 @@ def _why_not(book: Book, layout: Layout) -> str:
         return "measured too little to know"
     counts = {worker: len(held) for worker, held in layout.ranks.items() if held}
     if any(dict(tried.counts) == counts for tried in book.tried):
-        return _BROKE_PROMISE
+        return BROKE_PROMISE
     if book.stays:
         return book.stays
     joins = [row.worker for row in book.able if not row.is_member and row.worker in layout.ranks]
@@ -107,7 +107,7 @@ def _undone(book: Book) -> Alternative | None:
                 per_slot=tuple(sorted(held.values(), reverse=True)),
                 busy_s=book.seconds(step),
                 against_now_share=float(Fraction(step, book.work) - 1),
-                reason=_BROKE_PROMISE,
+                reason=BROKE_PROMISE,
             )
     return None
 

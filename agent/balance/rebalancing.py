@@ -158,7 +158,7 @@ def rebalance(scene: Scene) -> tuple[Plan | None, str]:
     failed = trials.failed_before(drawn, memory, slots, balance)
     if failed is not None and not ask.rebalance:
         counts = shares(len(ranks) for ranks in layout.ranks.values())
-        return None, f"{counts} was measured slower than it promised"
+        return None, f"{counts} {trials.BROKE_PROMISE}"
     return drawn, ""
 
 

@@ -27,6 +27,8 @@ from easyscale.model import (
 )
 from easyscale.rendezvous.agreement import JobView
 
+#: Why a map that seems better is not taken.
+BROKE_PROMISE = "was measured slower than it promised"
 #: Plans that were undone are remembered up to this many,
 MOST_TRIED = 20
 #: and for so many times the steps in which a change has to pay; twice as long after each time.

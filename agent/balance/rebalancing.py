@@ -64,7 +64,7 @@ class Scene:
         """What a step takes by the clock, in the unit of `step_now`."""
         progress = self.view.progress
         rate = progress.steps_per_s if progress is not None else None
-        return int(profile.NS_PER_S / rate) if rate else None
+        return profile.nanoseconds(1 / rate) if rate else None
 
     def pays(self, before: int, after: int, *, pause: float) -> bool:
         """The step becomes shorter, and earns the pause within the steps that count."""

@@ -7,9 +7,11 @@ a profile has measured it; where none has, sharers are believed to leave each ot
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from statistics import median, median_low
 
+from easyscale.agent.balance import profile
 from easyscale.agent.balance.planner import Place
 from easyscale.balance import ProfileRecord
 from easyscale.model import SlotRecord, WorkerId
@@ -78,9 +80,12 @@ class Sharing:
         return bool(self._by_kind)
 
     @cached_property
-    def _by_kind(self) -> dict[str, dict[int, float]]:
-        """Kind -> slots at work -> how many times as long as with the fewest that were measured."""
-        found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    def _by_kind(self) -> dict[str, dict[int, Fraction]]:
+        """Kind -> slots at work -> how many times as long as with the fewest that were measured.
+
+        Exact, of nanoseconds: no plan shall depend on how a quotient of floats was rounded.
+        """
+        found: dict[str, dict[int, list[Fraction]]] = defaultdict(lambda: defaultdict(list))
         kinds = {
             device: kind
             for place, kind in self.kinds.items()
@@ -88,9 +93,10 @@ class Sharing:
         }
         for device, by_count in self.paces.items():
             if device in kinds and len(by_count) > 1:
-                first = by_count[min(by_count)]
+                first = profile.nanoseconds(by_count[min(by_count)])
                 for count, seconds in by_count.items():
-                    found[kinds[device]][count].append(seconds / first)
+                    ratio = Fraction(profile.nanoseconds(seconds), first)
+                    found[kinds[device]][count].append(ratio)
         return {
             kind: {count: median(ratios) for count, ratios in sorted(by_count.items())}
             for kind, by_count in found.items()
@@ -115,7 +121,7 @@ class Sharing:
         where = place.worker.place
         by_count = self._by_kind.get(self.kinds.get(where, ""), {})
         ratio = _ratio(by_count, at_work) / _ratio(by_count, self._measured_beside(where))
-        return max(1, int(place.micro_step * ratio))
+        return max(1, round(place.micro_step * ratio))
 
     def _measured_beside(self, where: str) -> int:
         """How many were at work when it was measured, itself among them."""
@@ -128,10 +134,10 @@ class Sharing:
 NOT_SHARED = Sharing()
 
 
-def _ratio(by_count: Mapping[int, float], at_work: int) -> float:
+def _ratio(by_count: Mapping[int, Fraction], at_work: int) -> Fraction:
     """Of a number that was not measured: that of the next more, else of the most."""
     more = [count for count in by_count if count >= at_work]
-    return by_count[min(more) if more else max(by_count)] if by_count else 1.0
+    return by_count[min(more) if more else max(by_count)] if by_count else Fraction(1)
 
 
 # --- which slots of each device ----------------------------------------------------------------

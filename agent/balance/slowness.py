@@ -226,7 +226,7 @@ class _Watch:
         present = drafts.ranks_of(self.base)
         times = profile.micro_steps(drafts.slots_of(self.view).values(), self.memory.doubts)
         places = [Place(w, times.get(w, 1), present[w]) for w in self.base.workers]
-        usual = max(1, int(self.speeds.usual_s(worker) * profile.NS_PER_S))
+        usual = profile.nanoseconds(self.speeds.usual_s(worker))
         well = [replace(p, micro_step=usual) if p.worker == worker else p for p in places]
         n = sum(len(ranks) for ranks in present.values())
         if not n:

@@ -95,6 +95,14 @@ def test_a_sharer_that_takes_more_than_it_brings_gets_no_ranks() -> None:
     assert [each.micro_step for each in both] == [1200, 1200], "after a loss all are used"
 
 
+def test_how_a_quotient_of_measured_seconds_is_rounded_decides_nothing() -> None:
+    """0.3 / 0.1 is a little less than 3 as floats: a step that just fits would not."""
+    shared = sharing(BIG, profile=record({BIG: 0.3, BIG_2: 0.3}, {BIG: 0.1}))
+    places = [Place(BIG, 100_000_000, (LogicalRank(0),)), Place(BIG_2, 100_000_000)]
+    beside = arrange(places, shared, logical_workers=4, use_all=True)
+    assert [each.micro_step for each in beside] == [300_000_000, 300_000_000]
+
+
 def test_what_was_never_profiled_is_left_as_measured() -> None:
     places = [Place(BIG, 500), Place(BIG_2, 700)]
     assert arrange(places, Sharing(), logical_workers=4) == places
@@ -122,7 +130,7 @@ def test_no_number_of_sharers_would_be_faster(
     reached = plan(arrange(places, shared, logical_workers=n), logical_workers=n).step
     by_hand = [
         plan(
-            [*(Place(w, int(alone * factor)) for w in workers[: i + 1]), Place(SMALL, other)],
+            [*(Place(w, round(alone * factor)) for w in workers[: i + 1]), Place(SMALL, other)],
             logical_workers=n,
         ).step
         for i, factor in enumerate(factors)

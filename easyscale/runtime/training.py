@@ -191,6 +191,8 @@ class Training:
 
     def close_epoch(self, epoch: int) -> None:
         self.close_step()
+        if self._registered is not None and not self.pass_open:
+            self._registered.refuse_training_without_steps(epoch)
         self.place = replace(self.place, epoch=epoch + 1, index=0)
         self.pass_open = False
 
@@ -291,12 +293,27 @@ class _Registered:
     def of(cls, registry: Registry) -> "_Registered":
         return cls(registry, Versions(registry.trained_tensors), passed_values(registry))
 
-    def refuse_writes(self) -> None:
-        """Raise ScriptError where the script has written between `register` and the first step."""
+    def first_written(self) -> str | None:
         written = self.versions.first_written()
         if written is None:
             now = passed_values(self.registry)
             written = next((name for name in now if now[name] != self.passed.get(name)), None)
+        return written
+
+    def refuse_training_without_steps(self, epoch: int) -> None:
+        """Raise ScriptError where an epoch trained with a loop that is none of the job's."""
+        written = self.first_written()
+        if written is not None:
+            raise ScriptError(
+                f"{written} was written in epoch {epoch}, which went through no loader of this "
+                "job: every process has trained on all of the data, and no step was counted",
+                hint="for step in job.loader(dataset, batch_size=...), in place of a DataLoader",
+                see=Paragraph.LOOPS,
+            )
+
+    def refuse_writes(self) -> None:
+        """Raise ScriptError where the script has written between `register` and the first step."""
+        written = self.first_written()
         if written is not None:
             raise ScriptError(
                 f"{written} was written between job.register and the first step: a process that "

@@ -510,6 +510,16 @@ def write_after_register(change: Callable[[Any, Any], object]) -> Callable[[Job]
     return train
 
 
+def train_with_a_loader_of_torch(job: Job) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job.register(model=model, optimizer=optimizer)
+    for _epoch in job.epochs(2):
+        for x, y in DataLoader(rows(), batch_size=8):
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+
 def count_epochs_from_below(job: Job) -> None:
     job.register(model=net())
     job.epochs(-1)
@@ -575,6 +585,10 @@ def load_with(**arguments: Any) -> Callable[[Job], object]:  # noqa: ANN401
         (load_with(batch_size=0), r"batch_size=0\): it takes a whole number of at least 1"),
         (load_with(batch_size=2.0), r"batch_size=2.0\): it takes a whole number"),
         (load_with(num_workers=-1), r"num_workers=-1\): it takes a whole number of at least 0"),
+        (
+            train_with_a_loader_of_torch,
+            "model.0.weight was written in epoch 0, which went through no loader of this job",
+        ),
         (count_epochs_from_below, r"epochs\(-1\) is no number"),
     ],
 )

@@ -157,6 +157,8 @@ class Exit(Action, frozen=True, kw_only=True):
 
     code: int
     reason: str
+    #: What the store still has to hear may take so long; None: as long as such calls take.
+    farewell_s: float | None = None
 
 
 AgentAction = (

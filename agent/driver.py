@@ -128,7 +128,7 @@ class Driver:
         if self._orphans is not None:
             self._orphans.close()
         self._supervisor.close(deadline_s=CLOSE_TIMEOUT_S)
-        self._link.close()
+        self._link.close(within_s=self._exit.farewell_s if self._exit is not None else None)
         if self._guard is not None:
             self._guard.close()
 

@@ -20,6 +20,8 @@ from easyscale.reports import EventKind
 OUTCOME_WAIT_S = 10.0
 #: Others read the outcome from the store that this agent serves for so long.
 SERVE_ON_S = 5.0
+#: Once the grace is over, the store is told that we leave within this, or not at all.
+FAREWELL_S = 0.5
 #: `timeout`, `uv run` and others signal a process and its group: so soon after it is the same word.
 ECHO_S = 0.5
 _IDLE = (Phase.FORKING, Phase.STARTING, Phase.STANDBY)
@@ -32,7 +34,9 @@ def signalled(turn: Turn, event: Signalled) -> None:
     turn.set(signalled_s=turn.now.s)
     name = words.signal_name(event.number)
     if turn.state.signal is not None or turn.state.stage is Stage.ENDING:
-        turn.set(signal=event.number)
+        is_second = turn.state.signal is not None
+        left_s = 0.0 if is_second else turn.state.settings.grace_s
+        turn.set(signal=event.number, leave_by_s=turn.now.s + left_s)
         kill_all(turn, f"{name} came again")
         return
     if turn.state.stage is Stage.LEAVING:
@@ -120,8 +124,7 @@ def notice_outcome(turn: Turn) -> None:
 def settle(turn: Turn) -> None:
     """Leave when everything that keeps this agent is over; called after every event."""
     state = turn.state
-    if state.leave_by_s is not None and turn.now.s >= state.leave_by_s and state.workers:
-        turn.set(leave_by_s=None)
+    if _is_grace_over(turn) and state.workers and not state.is_forced:
         kill_all(turn, f"the grace of {state.settings.grace_s:g} s is over")
     if state.workers or state.stage is Stage.GONE:
         return
@@ -134,6 +137,10 @@ def settle(turn: Turn) -> None:
             _settle_running(turn)
 
 
+def _is_grace_over(turn: Turn) -> bool:
+    return turn.state.leave_by_s is not None and turn.now.s >= turn.state.leave_by_s
+
+
 def _settle_ending(turn: Turn) -> None:
     state, outcome = turn.state, turn.state.view.outcome
     assert outcome is not None
@@ -141,7 +148,8 @@ def _settle_ending(turn: Turn) -> None:
         turn.set(ended_s=turn.now.s)
     serves = not state.settings.store.endpoints and len(state.view.nodes) > 1
     waited_s = turn.now.s - (turn.state.ended_s or turn.now.s)
-    if state.token is not None and serves and waited_s < SERVE_ON_S:
+    is_patient = waited_s < SERVE_ON_S and not _is_grace_over(turn)
+    if state.token is not None and serves and is_patient:
         return  # the others read the outcome from our store
     code = int(outcome.exit_code)
     if outcome.state is JobState.STOPPED and state.signal is not None:
@@ -184,7 +192,7 @@ def _settle_leaving(turn: Turn) -> None:
     code = 128 + state.signal if state.signal is not None else int(ExitCode.DONE)
     waited_s = turn.now.s - (turn.state.drained_s or turn.now.s)
     due = state.told_start and state.away_s is None and not state.is_forced
-    if due and waited_s < OUTCOME_WAIT_S:
+    if due and waited_s < OUTCOME_WAIT_S and not _is_grace_over(turn):
         return
     news.announce(turn, EventKind.STOPPED, "ended here before the job did", exit_code=code)
     _go(turn, code, "left: the job has not finished")
@@ -255,4 +263,6 @@ def _go(turn: Turn, code: int, reason: str) -> None:
     turn.because(f"exit {int(code)}", reason)
     turn.do(Resign(reason=reason))
     turn.do(Leave(how=reason))
-    turn.do(Exit(code=int(code), reason=reason))
+    by_s = turn.state.leave_by_s
+    farewell_s = None if by_s is None else max(by_s - turn.now.s, FAREWELL_S)
+    turn.do(Exit(code=int(code), reason=reason, farewell_s=farewell_s))

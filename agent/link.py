@@ -3,6 +3,7 @@
 While the store is away, own writes wait here and nothing else does.
 """
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -88,13 +89,18 @@ class StoreLink:
         """Carry this out after those before it."""
         self._thread.order(action)
 
-    def close(self) -> None:
-        """Write what can still be written, then end watches, lease and server."""
-        self._thread.close()
+    def close(self, *, within_s: float | None = None) -> None:
+        """Write what can still be written, then end watches, lease and server.
+
+        After `within_s` the store is waited for no more: the lease then ends by itself.
+        """
+        ends_s = math.inf if within_s is None else time.monotonic() + within_s
+        self._thread.close(within_s=ends_s - time.monotonic())
         # An etcd of this agent alone has nobody to wait for.
         serves = bool(self._settings.store.serve_at)
         linger_s = self._settings.timeouts.serve_linger_s if serves else 0.0
-        self._hold.close(nodes=self._keys.nodes, linger_s=linger_s)
+        left_s = max(0.0, ends_s - time.monotonic())
+        self._hold.close(nodes=self._keys.nodes, linger_s=linger_s, within_s=left_s)
 
     # --- what the membership says --------------------------------------------------------------
 

@@ -6,6 +6,7 @@ While the store is away, what is to be written waits, and nothing else does.
 """
 
 import contextlib
+import math
 import threading
 import time
 from collections import deque
@@ -84,13 +85,13 @@ class StoreThread(Generic[Order]):
             self._is_new = True
             self.news.notify()
 
-    def close(self) -> None:
+    def close(self, *, within_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Carry out and write what can still be."""
         with self.news:
             self._is_closing = True
             self.news.notify()
         if self._thread.is_alive():
-            self._thread.join(timeout=_CLOSE_TIMEOUT_S)
+            self._thread.join(timeout=min(within_s, _CLOSE_TIMEOUT_S))
 
     def _run(self) -> None:
         try:
@@ -157,15 +158,16 @@ class Hold:
             for range_, deliver in heard.items()
         ]
 
-    def close(self, *, nodes: str, linger_s: float) -> None:
+    def close(self, *, nodes: str, linger_s: float, within_s: float = math.inf) -> None:
         """End registration, watches, store and server; one that serves others outlives them."""
+        ends_s = time.monotonic() + within_s
         if self.membership is not None:
-            self.membership.close()
+            self.membership.close(within_s=within_s)
         self.let_go()
         if self.opened is None:
             return
         if self.opened.server is not None and linger_s:
-            self._serve_the_last(nodes, linger_s)
+            self._serve_the_last(nodes, min(linger_s, ends_s - time.monotonic()))
         self.opened.store.close()
         if self.opened.server is not None:
             self.opened.server.stop()

@@ -7,8 +7,10 @@
 While the store is away nothing here ends anything: the thread retries and says so once.
 """
 
+import math
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
@@ -146,22 +148,24 @@ class Membership:
         except EasyScaleError:
             return  # the lease ends by itself; others wait for that long
 
-    def close(self) -> None:
-        """End the thread and let go of the lease, if `leave` has not."""
-        self._stop_thread()
+    def close(self, *, within_s: float = math.inf) -> None:
+        """End the thread and let go of the lease, if `leave` has not; later it ends by itself."""
+        ends_s = time.monotonic() + within_s
+        self._stop_thread(within_s=within_s)
         lease, self._lease = self._lease, None
-        if lease is not None:
+        left_s = min(_LEAVE_TIMEOUT_S, ends_s - time.monotonic())
+        if lease is not None and left_s > 0:
             try:
-                self._store.revoke(lease, timeout_s=_LEAVE_TIMEOUT_S)
+                self._store.revoke(lease, timeout_s=left_s)
             except EasyScaleError:
                 return  # as in leave
 
-    def _stop_thread(self) -> None:
+    def _stop_thread(self, *, within_s: float = math.inf) -> None:
         with self._news:
             self._closing = True
             self._news.notify()
         if self._thread.is_alive():
-            self._thread.join(timeout=2 * self._call_timeout_s)
+            self._thread.join(timeout=min(2 * self._call_timeout_s, within_s))
 
     # --- the thread ----------------------------------------------------------------------------
 

@@ -444,7 +444,7 @@ class Supervisor:
     def _finish(self) -> None:
         if self._zygote is not None:
             self._selector.unregister(self._zygote.control)
-            self._zygote.end(deadline_s=2.0)
+            self._zygote.stop(deadline_s=2.0)
             self._zygote = None
         for process in self._workers.values():
             process.signal_group(signal.SIGKILL)

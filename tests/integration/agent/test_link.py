@@ -11,7 +11,7 @@ from easyscale.agent.code_check import CodeCheck
 from easyscale.agent.link import StoreLink
 from easyscale.agent.settings import StoreSettings
 from easyscale.agent.snapshots import Catalogue
-from easyscale.model import NodeRecord, encode
+from easyscale.model import Ending, NodeRecord, encode
 from easyscale.rendezvous.etcd import connect
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.store import Delete, Put, Store
@@ -113,3 +113,16 @@ def test_a_leader_sees_what_was_written_while_its_watch_was_broken_and_history_f
     own_server.compact(store.read(KEYS.nodes, timeout_s=TIMEOUT_S).revision)
     leader.sees(lambda view: {"after", "a"} <= set(view.nodes), "it follows again")
     assert "before" not in leader.view.nodes
+
+
+@pytest.mark.parametrize("harm", ["freeze", "kill"])
+def test_a_link_closes_within_the_time_that_is_left_whatever_etcd_does(
+    leader: Leader, own_server: Server, harm: str
+) -> None:
+    getattr(own_server, harm)()
+    key = KEYS.gone_agent("a", "i")
+    leader.link.take(actions.Write(key=key, value=encode(Ending(how="ended")), leased=False))
+    leader.link.take(actions.Leave(how="drained"))
+    began_s = time.monotonic()
+    leader.link.close(within_s=0.5)
+    assert time.monotonic() - began_s < 1.5

@@ -18,6 +18,7 @@ from easyscale.baseline import CPU_BASELINE
 from easyscale.model import Determinism
 from easyscale.reports import Stream
 from tests.integration.agent.conftest import Nursery, lives, wait_gone
+from tests.support.etcd import wait_until
 
 SLEEP = "import time\nprint('up')\ntime.sleep(1000)\n"
 FAMILY = """
@@ -243,6 +244,24 @@ def test_a_quiet_zygote_imports_what_the_first_workers_did_without(tmp_path: Pat
         assert nursery.output(later) == "True\n"
     finally:
         nursery.close()
+
+
+def test_closing_does_not_wait_for_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = tmp_path / "begun"
+    (tmp_path / "endless.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(60)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    nursery = Nursery(tmp_path, preload=("endless",))
+    try:
+        nursery.supervisor.start()
+        wait_until(begun.exists, "the import is under way", deadline_s=60.0)
+        began_s = time.monotonic()
+    finally:
+        nursery.close()
+    assert time.monotonic() - began_s < 1.5
 
 
 def settings(**changes: object) -> ZygoteSettings:

@@ -7,8 +7,10 @@ over [0, n) are the aligned powers of two, cut off at n (docs/decisions/0004-red
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from heapq import heapify, heapreplace
-from typing import NamedTuple
+
+import msgspec
 
 #: Whose a node is: an index of a slot, or nobody's yet, or of several.
 _FREE, _MIXED = -1, -2
@@ -16,7 +18,7 @@ _FREE, _MIXED = -1, -2
 Node = tuple[int, int, int]
 
 
-class Slot(NamedTuple):
+class Slot(msgspec.Struct, frozen=True, gc=False):
     """What a slot holds now, in order, and how many ranks it may hold."""
 
     held: tuple[int, ...]
@@ -43,26 +45,28 @@ def owners_of(dealt: Iterable[Sequence[int]], n: int) -> list[int]:
     return owners
 
 
-def subtrees(tree: Sequence[Sequence[int]], ranks: Iterable[int]) -> list[Node]:
-    """The largest nodes that some ranks of one owner are, all of its or some whole nodes."""
-    n, top = len(tree[0]), len(tree) - 1
+def subtrees(ranks: Sequence[int], n: int) -> list[Node]:
+    """The largest nodes that some ranks, in order, are: each as high as the tree has it."""
     found = []
-    end = 0
-    for rank in ranks:
-        if rank >= end:
-            owner, level, place = tree[0][rank], 0, rank
-            while level < top and tree[level + 1][place >> 1] == owner:
-                level, place = level + 1, place >> 1
-            start = place << level
-            end = min(start + (1 << level), n)
-            found.append((start - end, start, level))
+    count, at = len(ranks), 0
+    while at < count:
+        start, end = ranks[at], ranks[at] + 1
+        size, level = 1, 0
+        # While its sibling follows whole: ranks are in order, so the last one says it of all.
+        while not start & size and size < n:
+            beyond = min(n, start + 2 * size)
+            last = at + beyond - start - 1
+            if last >= count or ranks[last] != beyond - 1:
+                break
+            size, level, end = 2 * size, level + 1, beyond
+        found.append((start - end, start, level))
+        at += end - start
     return found
 
 
-def partials(dealt: Sequence[Sequence[int]], n: int) -> int:
+def partials(dealt: Iterable[Sequence[int]], n: int) -> int:
     """How many partial sums all slots together make: their largest whole subtrees."""
-    tree = levels(owners_of(dealt, n))
-    return sum(len(subtrees(tree, sorted(ranks))) for ranks in dealt)
+    return sum(len(subtrees(sorted(ranks), n)) for ranks in dealt)
 
 
 # --- nothing is held yet -----------------------------------------------------------------------
@@ -139,14 +143,17 @@ def _takers(slots: Sequence[Slot], rooms: Sequence[int], *, size: int, blocks: i
 # --- some ranks have a place -------------------------------------------------------------------
 
 
-def deal_between(slots: Sequence[Slot], n: int) -> Sequence[Sequence[int]]:
-    """Each slot keeps what it can, in large subtrees; the rest goes beside it where it can."""
-    if all(len(held) <= most for held, most, _ in slots) and sum(len(s.held) for s in slots) == n:
-        return [slot.held for slot in slots]
+def deal_between(slots: Sequence[Slot], n: int) -> tuple[Sequence[Sequence[int]], Sequence[int]]:
+    """Each slot keeps what it can, in large subtrees; the rest goes beside it where it can.
+
+    The ranks of each slot, and those that move.
+    """
+    held = sum([len(slot.held) for slot in slots])
+    if held == n and all(len(slot.held) <= slot.most for slot in slots):
+        return [slot.held for slot in slots], ()
     dealing = _Dealing(slots, n)
-    dealing.drop()
     dealing.deal()
-    return dealing.dealt
+    return dealing.dealt, dealing.free
 
 
 class _Dealing:
@@ -154,12 +161,16 @@ class _Dealing:
 
     def __init__(self, slots: Sequence[Slot], n: int) -> None:
         self._n = n
-        self._slots = slots
-        self._owners = owners_of((slot.held for slot in slots), n)
-        self._tree = levels(self._owners)
-        self._rooms = [0 if len(held) > most else most - len(held) for held, most, _ in slots]
+        rooms = [slot.most - len(slot.held) for slot in slots]
+        self._rooms = [room if room > 0 else 0 for room in rooms]  # noqa: FURB136 - a third of the time
         self._widest = max(self._rooms)
-        self.dealt = [list(held) for held, _, _ in slots]
+        self.dealt: list[Sequence[int]] = [
+            slot.held if len(slot.held) <= slot.most else self._keep(slot.held, slot.most)
+            for slot in slots
+        ]
+        owners = owners_of(self.dealt, n)
+        self.free = [rank for rank, owner in enumerate(owners) if owner == _FREE]
+        self._tree = levels(owners)
 
     def _halves(self, node: Node) -> tuple[Node, Node]:
         _, start, level = node
@@ -169,60 +180,36 @@ class _Dealing:
         middle = start + (1 << level)
         return (-1 << level, start, level), (max(-1 << level, middle - self._n), middle, level)
 
-    # Who holds too much keeps the largest subtrees, and gives whole ones away while it can.
-
-    def drop(self) -> None:
-        is_over = False
-        for i, (held, most, _) in enumerate(self._slots):
-            if len(held) > most:
-                nodes = subtrees(self._tree, held)
-                self.dealt[i] = kept = self._keep(nodes, rest=len(held), room=most)
-                for rank in set(held).difference(kept):
-                    self._owners[rank] = _FREE
-                is_over = True
-        if is_over:
-            self._tree = levels(self._owners)
-
-    def _keep(self, nodes: list[Node], *, rest: int, room: int) -> list[int]:
-        nodes.sort()
-        if nodes[0][0] == -1:
-            return [start for _, start, _ in nodes[:room]]
+    def _keep(self, held: Sequence[int], room: int) -> Sequence[int]:
+        """Who holds too much keeps the largest subtrees, and gives whole ones away if it can."""
+        if not room:
+            return ()
+        if len({rank >> 1 for rank in held}) == len(held):  # no two have the same parent
+            return held[:room]
+        nodes = sorted(subtrees(held, self._n))
         kept: list[int] = []
-        at = 0
-        while room:
-            minus, start, _ = node = nodes[at]
-            if -minus <= room:
-                kept += range(start, start - minus)
-                room += minus
-                rest += minus
-            elif rest + minus >= room and -minus <= self._widest:
-                # The last one of this size: what stays, and what goes, are neighbours.
-                del nodes[bisect_left(nodes, (minus + 1,), at) - 1]
-                rest += minus
-                continue
-            else:
-                for half in self._halves(node):
-                    insort(nodes, half)
-            at += 1
+        for which, first, end in _largest(tuple([n[0] for n in nodes]), room, self._widest):
+            start = nodes[which][1]
+            kept += range(start + first, start + end)
         return kept
 
     # What is free goes beside its like, else to who has most room, and in halves if it must.
 
     def deal(self) -> None:
         by_size: dict[int, list[Node]] = defaultdict(list)
-        free = [rank for rank, owner in enumerate(self._owners) if owner == _FREE]
-        for node in subtrees(self._tree, free):
+        for node in subtrees(self.free, self._n):
             by_size[-node[0]].append(node)
-        roomy = [(-room, i) for i, room in enumerate(self._rooms) if room]
+        rooms = self._rooms
+        roomy = [(-room, i) for i, room in enumerate(rooms) if room]
         heapify(roomy)
         while by_size:
             size = max(by_size)
             for node in [node for node in by_size.pop(size) if not self._give_beside(node, size)]:
-                while -roomy[0][0] != self._rooms[roomy[0][1]]:  # it was given something beside
-                    i = roomy[0][1]
-                    heapreplace(roomy, (-self._rooms[i], i))
-                i = roomy[0][1]
-                if self._rooms[i] >= size:
+                least, i = roomy[0]
+                while -least != rooms[i]:  # it was given something beside
+                    heapreplace(roomy, (-rooms[i], i))
+                    least, i = roomy[0]
+                if rooms[i] >= size:
                     self._give(node, i)
                 else:
                     self._tree[node[2]][node[1] >> node[2]] = _MIXED
@@ -240,13 +227,44 @@ class _Dealing:
 
     def _give(self, node: Node, i: int) -> None:
         minus, start, level = node
-        self.dealt[i] += range(start, start - minus)
+        self.dealt[i] = [*self.dealt[i], *range(start, start - minus)]
         self._rooms[i] += minus
         place = start >> level
-        self._tree[level][place] = i
-        while level + 1 < len(self._tree):
-            row = self._tree[level]
-            if place ^ 1 < len(row) and row[place ^ 1] != i:
+        for row in self._tree[level:]:
+            row[place] = i
+            beside = place ^ 1
+            if beside < len(row) and row[beside] != i:
                 return
-            level, place = level + 1, place >> 1
-            self._tree[level][place] = i
+            place >>= 1
+
+
+@lru_cache(maxsize=1024)
+def _largest(
+    minus_sizes: tuple[int, ...], room: int, widest: int
+) -> Sequence[tuple[int, int, int]]:
+    """What to keep of subtrees of such sizes, large ones first: which, and which part of it.
+
+    ``widest`` is the most room there is for one that goes.
+    """
+    nodes = [(minus, which, 0) for which, minus in enumerate(minus_sizes)]
+    rest = -sum(minus_sizes)
+    kept = []
+    at = 0
+    while room:
+        minus, which, first = nodes[at]
+        size = -minus
+        if size <= room:
+            kept.append((which, first, first + size))
+            room -= size
+            rest -= size
+        elif rest - size >= room and size <= widest:
+            # The last one of this size: what stays, and what goes, are neighbours.
+            del nodes[bisect_left(nodes, (minus + 1,), at) - 1]
+            rest -= size
+            continue
+        else:
+            left = 1 << (size - 1).bit_length() - 1  # of the one that is cut off, too
+            insort(nodes, (-left, which, first))
+            insort(nodes, (left - size, which, first + left))
+        at += 1
+    return kept

@@ -7,7 +7,9 @@ which all slots together do N: a step function of F, searched over integers (Eas
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations, groupby
+from itertools import accumulate, combinations
+from math import sqrt
+from operator import attrgetter
 from typing import cast
 
 from easyscale.agent.balance.dealing import (
@@ -75,40 +77,47 @@ def plan(places: Sequence[Place], *, logical_workers: int, use_all: bool = False
     """
     _check(places, logical_workers)
     step = least_step(places, logical_workers)
-    # What a slot holds tells it from others; slots that hold nothing differ by speed and memory.
-    ordered = sorted(places, key=_nature)
+    by_name = sorted(places, key=attrgetter("worker"))
+    order = _by_nature(by_name)
+    ordered = [by_name[i] for i in order]
     capacity = [_capacity(place, step) for place in ordered]
     useful = [i for i, size in enumerate(capacity) if size]
     choices = [useful] if use_all else fewest_slots(ordered, capacity, logical_workers)
     slots = [
-        Slot(tuple(sorted(place.ranks)), size, place.micro_step)
+        Slot(tuple(sorted(place.ranks)) if place.ranks else (), size, place.micro_step)
         for place, size in zip(ordered, capacity, strict=True)
     ]
     if any(slots[i].held for i in choices[0]):
-        chosen, dealt = _deal(slots, choices, logical_workers)
+        chosen, dealt, moved = _deal(slots, choices, logical_workers)
     else:  # neighbours get neighbouring ranks: who is who cannot make it more partial sums
-        chosen = sorted(choices[0], key=lambda i: ordered[i].worker)
+        chosen = sorted(choices[0], key=order.__getitem__)
         dealt = deal_at_first([slots[i] for i in chosen], logical_workers)
+        moved = range(logical_workers)
     ranks = {
-        ordered[i].worker: tuple(sorted(held))
+        ordered[i].worker: held if held is slots[i].held else tuple(sorted(held))
         for i, held in zip(chosen, dealt, strict=True)
         if held
     }
-    kept: set[int] = set()
-    for i, held in zip(chosen, dealt, strict=True):
-        kept.update(slots[i].held if len(slots[i].held) <= slots[i].most else held)
-    moved = tuple([rank for rank in range(logical_workers) if rank not in kept])
     return Layout(
         ranks=cast("Mapping[WorkerId, tuple[LogicalRank, ...]]", ranks),
-        step=max(len(held) * ordered[i].micro_step for i, held in zip(chosen, dealt, strict=True)),
-        moved=cast("tuple[LogicalRank, ...]", moved),
+        step=max([len(held) * slots[i].micro_step for i, held in zip(chosen, dealt, strict=True)]),
+        moved=cast("tuple[LogicalRank, ...]", tuple(moved)),
         reason=f"{logical_workers} = {shares(map(len, ranks.values()))}",
     )
 
 
-def _nature(place: Place) -> tuple[bool, tuple[LogicalRank, ...], int, int, WorkerId]:
-    most = -1 if place.most is None else place.most
-    return not place.ranks, place.ranks, place.micro_step, most, place.worker
+def _by_nature(by_name: Sequence[Place]) -> list[int]:
+    """An order that names decide last: where each place is among those in the order of names.
+
+    What a slot holds tells it from all others; slots that hold nothing differ by speed and memory.
+    """
+    holding = [i for i, place in enumerate(by_name) if place.ranks]
+    holding.sort(key=lambda i: by_name[i].ranks)
+    empty = [i for i, place in enumerate(by_name) if not place.ranks]
+    empty.sort(
+        key=lambda i: (by_name[i].micro_step, -1 if (most := by_name[i].most) is None else most)
+    )
+    return holding + empty
 
 
 def step_of(places: Iterable[Place]) -> int:
@@ -118,7 +127,7 @@ def step_of(places: Iterable[Place]) -> int:
 
 def shares(counts: Iterable[int]) -> str:
     """Per-slot counts, largest first: `4+4+3`, and `500x2` for long runs of one count."""
-    runs = [(n, len(list(run))) for n, run in groupby(sorted(counts, reverse=True))]
+    runs = sorted(Counter(counts).items(), reverse=True)
     longest = 8
     if sum(length for _, length in runs) <= longest:
         return "+".join("+".join([str(n)] * length) for n, length in runs)
@@ -131,7 +140,7 @@ def least_step(places: Iterable[Place], logical_workers: int) -> int:
     Bisection, until so few ends are left that they can be gone through.
     """
     n = logical_workers
-    kinds = Counter((p.micro_step, n if p.most is None else min(p.most, n)) for p in places)
+    kinds = Counter([(p.micro_step, n if p.most is None else min(p.most, n)) for p in places])
     rows = [(t, most, slots) for (t, most), slots in kinds.items()]
 
     def done(step: int) -> int:
@@ -139,22 +148,21 @@ def least_step(places: Iterable[Place], logical_workers: int) -> int:
             [(most if most < (each := step // t) else each) * slots for t, most, slots in rows]
         )
 
-    low, high = _bracket(rows, n)
-    if done(low) >= n:
-        low = 0
-    if done(high) < n:
-        high = max(t for t, _, _ in rows) * n
-    speed = sum(slots / t for t, _, slots in rows)
+    low, total, high = 0, 0, max(t for t, _, _ in rows) * n
+    speed = sum([slots / t for t, _, slots in rows])
     few = int(_FEW_ENDS / speed) + 1
+    guesses = _guesses(rows, n)
     while high - low > few:
-        middle = (low + high) // 2
-        low, high = (low, middle) if done(middle) >= n else (middle, high)
+        middle = next((guess for guess in guesses if low < guess < high), (low + high) // 2)
+        if (found := done(middle)) < n:
+            low, total = middle, found
+        else:
+            high = middle
     ends = sorted(
         (count * t, slots)
         for t, most, slots in rows
         for count in range(low // t + 1, min(high // t, most) + 1)
     )
-    total = done(low)
     for end, slots in ends:
         total += slots
         if total >= n:
@@ -162,14 +170,16 @@ def least_step(places: Iterable[Place], logical_workers: int) -> int:
     raise AssertionError("the slots have no room for all ranks")
 
 
-def _bracket(rows: Sequence[tuple[int, int, int]], n: int) -> tuple[int, int]:
-    """Around the least step if memory bounds nothing: each slot loses less than one micro-step.
+def _guesses(rows: Sequence[tuple[int, int, int]], n: int) -> list[int]:
+    """Between which steps the least one is likely to lie, and where it must if memory is no bound.
 
-    Floats do, since what they say is checked before it is used.
+    Each slot loses less than one micro-step, half of one as a rule. Floats do: it is checked.
     """
-    slots = sum(number for _, _, number in rows)
-    speed = sum(number / t for t, _, number in rows)
-    return int(n / speed * 0.999999), int((n + slots) / speed * 1.000001) + 1
+    slots = sum([number for _, _, number in rows])
+    speed = sum([number / t for t, _, number in rows])
+    spread = 2 * sqrt(sum([number * number for _, _, number in rows]) / 12)
+    lost = (slots / 2 - spread, slots / 2 + spread, 0, slots)
+    return [int((n + each) / speed) for each in lost]
 
 
 def _capacity(place: Place, step: int) -> int:
@@ -203,10 +213,10 @@ def fewest_slots(places: Sequence[Place], capacity: Sequence[int], n: int) -> li
     if needed == len(useful):
         return [useful]
     holding = [i for i in useful if places[i].ranks]
-    # Of slots that hold nothing, the largest do whatever others could.
-    rest = sorted((i for i in useful if not places[i].ranks), key=lambda i: -capacity[i])
     if len(holding) > _MOST_HOLDING:
         return [_one_of_many(places, capacity, n=n, needed=needed)]
+    # Of slots that hold nothing, the largest do whatever others could.
+    rest = sorted((i for i in useful if not places[i].ranks), key=lambda i: -capacity[i])
     fewest = max(0, needed - len(rest))
     by_kept: dict[int, list[list[int]]] = defaultdict(list)
     for number in range(fewest, min(needed, len(holding)) + 1):
@@ -231,8 +241,9 @@ def _one_of_many(
         if size:
             classes[size].append(i)
     sizes = sorted(classes, reverse=True)
+    keeps = [min(len(place.ranks), size) for place, size in zip(places, capacity, strict=True)]
     for size in sizes:
-        classes[size].sort(key=lambda i: -min(len(places[i].ranks), capacity[i]))
+        classes[size].sort(key=keeps.__getitem__, reverse=True)
     tops = [size for size in sizes for _ in classes[size]]
 
     # state: (slots chosen, ranks they can hold) -> (ranks kept, slots chosen per class)
@@ -242,7 +253,7 @@ def _one_of_many(
         members = classes[size]
         passed += len(members)
         rest = [0, *accumulate(tops[passed : passed + needed])]
-        kept = [0, *accumulate(min(len(places[i].ranks), size) for i in members)]
+        kept = [0, *accumulate(keeps[i] for i in members)]
         states = _choose(states, size=size, kept=kept, rest=rest, needed=needed, n=n)
     chosen = max(
         (state for (count, held), state in states.items() if count == needed and held >= n),
@@ -279,21 +290,27 @@ def _choose(
 
 def _deal(
     slots: Sequence[Slot], choices: Sequence[list[int]], n: int
-) -> tuple[list[int], Sequence[Sequence[int]]]:
-    """The chosen slots and the ranks of each; of several choices that of the fewest subtrees."""
-    best: tuple[list[int], Sequence[Sequence[int]]] = [], []
+) -> tuple[list[int], Sequence[Sequence[int]], Sequence[int]]:
+    """Of several choices that of the fewest subtrees: its slots, their ranks and what moves."""
+    best: tuple[list[int], Sequence[Sequence[int]], Sequence[int]] = [], [], []
     fewest, states = n + 1, MOST_WORK // n
     for chosen in choices:
         own = tuple(slots[i] for i in chosen)
-        dealt = deal_between(own, n)
+        dealt, moved = deal_between(own, n)
         if n > MOST_SEARCHED:
-            return chosen, dealt
+            return chosen, dealt, moved
         made = partials(dealt, n)
         if made < fewest:
-            fewest, best = made, (chosen, dealt)
+            fewest, best = made, (chosen, dealt, moved)
         if states > 0 and least_subtrees(own, n) < fewest:
             fewer, took = fewer_subtrees(own, n, found=fewest, states=states)
             states -= took
             if fewer is not None:
-                fewest, best = partials(fewer, n), (chosen, fewer)
+                fewest, best = partials(fewer, n), (chosen, fewer, _moved(own, fewer, n))
     return best
+
+
+def _moved(slots: Sequence[Slot], dealt: Sequence[Sequence[int]], n: int) -> list[int]:
+    """The ranks that are not where they were."""
+    kept = (set(slot.held).intersection(ranks) for slot, ranks in zip(slots, dealt, strict=True))
+    return sorted(set(range(n)).difference(*kept))

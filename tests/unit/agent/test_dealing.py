@@ -142,10 +142,14 @@ def test_the_first_deal_of_more_ranks_is_as_good_as_a_search(
 @given(st.integers(1, 80), st.data())
 def test_whole_subtrees_are_those_of_the_tree_of_the_sums(n: int, data: st.DataObject) -> None:
     ranks = sorted(data.draw(st.sets(st.integers(0, n - 1), min_size=1)))
-    tree = levels([0 if rank in ranks else -1 for rank in range(n)])
-    assert [(start, start - minus) for minus, start, _ in subtrees(tree, ranks)] == [
+    found = subtrees(ranks, n)
+    assert [(start, start - minus) for minus, start, _ in found] == [
         (span.lo, span.hi) for span in maximal_subtrees(ranks, n)
     ]
+    tree = levels([0 if rank in ranks else -1 for rank in range(n)])
+    for _, start, level in found:  # and no node above is whole
+        assert tree[level][start >> level] == 0
+        assert level + 1 == len(tree) or tree[level + 1][start >> level + 1] != 0
 
 
 @settings(max_examples=120, deadline=None)

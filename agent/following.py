@@ -355,9 +355,9 @@ def _notice_wishes(turn: Turn, view: JobView) -> None:
     """Withdraw the slots of this node that somebody wants empty."""
     state = turn.state
     for wish_id, wish in view.wishes.items():
-        if wish.kind == "devices" and wish.node == state.node and not wish.refused:
-            offering.seek(turn, wish_id, wish)
         is_meant = wants.means(wish, state.node, state.identity.incarnation)
+        if is_meant and wish.kind == "devices" and not wish.refused:
+            offering.seek(turn, wish_id, wish)
         if not is_meant or wish.kind not in ("drain", "migrate"):
             continue
         if wish.kind == "migrate" and not _has_moved(state, wish):

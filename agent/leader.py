@@ -200,10 +200,9 @@ def _answered(at: Standpoint, members: tuple[WorkerId, ...]) -> tuple[str, ...]:
             case "rebalance":
                 answered.append(wish_id)
             case "devices":
-                has = {
-                    w.slot for w in slots if w.node == wish.node and slots[w].state != "draining"
-                }
-                if has == set(wish.slots):
+                # Its agent deletes it, unless there is none any more.
+                node = at.view.nodes.get(wish.node)
+                if node is None or not wants.means(wish, wish.node, node.record.incarnation):
                     answered.append(wish_id)
             case _:
                 pass

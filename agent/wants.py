@@ -8,6 +8,9 @@ from easyscale.agent import drafts, gathering
 from easyscale.model import Commit, SlotRecord, Wish, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
+#: The command line of whoever is started next on the node says anew what it offers.
+_OF_AN_AGENT = ("drain", "migrate", "devices")
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -83,8 +86,8 @@ def means(wish: Wish, node: str, incarnation: str) -> bool:
 
 
 def addressed(wish: Wish, view: JobView) -> Wish:
-    """The wish as it is kept: who shall leave is the agent that has the name when it is asked."""
+    """The wish as it is kept: it is about the agent that has the name when it is asked."""
     node = view.nodes.get(wish.node)
-    if wish.kind not in ("drain", "migrate") or wish.incarnation or node is None:
+    if wish.kind not in _OF_AN_AGENT or wish.incarnation or node is None:
         return wish
     return msgspec.structs.replace(wish, incarnation=node.record.incarnation)

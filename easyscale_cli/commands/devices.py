@@ -41,7 +41,11 @@ class DevicesRefused(UsageError):
 @store_options
 @look_options
 def command(job: str | None, node: str | None, *, word: str | None, **asked: Any) -> int:
-    """List the slots of JOB, or those of NODE; --set changes them while training goes on."""
+    """List the slots of JOB, or those of NODE; --set changes them while training goes on.
+
+    What is set holds until the agent of NODE ends: started again, it offers what its own command
+    line or --devices-file says.
+    """
     if word is not None and node is None:
         raise UsageError("--set needs the node whose slots change", hint="devices JOB NODE --set")
     output = Output(asked)
@@ -98,13 +102,18 @@ def _wish(job: Job, wish: Wish, output: Output) -> None:
         missed = (store is None or store.reachable) and time.monotonic() - asked_s > _SEEN_BY_S
         return standing is None and (seen or missed)
 
-    wait_until(
+    glance = wait_until(
         is_answered,
         job=job,
         output=output,
         what=lambda _: f"the agent of node {wish.node} to offer {wish.target}",
         limit_s=_LIMIT_S,
     )
+    if not any(each.node == wish.node and each.state != "gone" for each in glance.status.slots):
+        raise DevicesRefused(
+            f"node {wish.node} has ended; it offers {wish.target} no more",
+            hint=f"easyscale devices {job.id}",
+        )
 
 
 def _show(job: str, slots: Sequence[SlotFacts], notes: Sequence[str], output: Output) -> None:

@@ -234,8 +234,8 @@ class Player:
         node, _, slot = place.partition("/")
         self._world.wish("drain", node, *([slot] if slot else []), by=by)
 
-    def do_wish(self, kind: str, node: str = "", *, by: str = "a-person") -> None:
-        self._world.wish(kind, node, by=by)
+    def do_wish(self, kind: str, node: str = "", *, by: str = "a-person", target: str = "") -> None:
+        self._world.wish(kind, node, by=by, target=target)
 
     def do_signal(self, name: str, number: str) -> None:
         self._world.post(self._world.nodes[name], events.Signalled(number=int(number)))

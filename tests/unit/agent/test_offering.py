@@ -13,7 +13,8 @@ from easyscale.agent.state import Now, OwnWorker, Phase, Stage, State, Turn
 from easyscale.errors import UsageError
 from easyscale.model import Wish, decode
 from easyscale.rendezvous.store import Delete
-from tests.support.views import KEYS, Job, launch_settings, worker
+from tests.support.views import KEYS, Job, commit, launch_settings, worker
+from tests.unit.agent.test_machine import W0, W1, Agent
 
 
 def slots(count: int) -> tuple[events.Slot, ...]:
@@ -88,6 +89,16 @@ def test_a_wish_is_taken_up_once() -> None:
     turn = sought(node(Phase.MEMBER))
     assert turn.actions == [actions.FindSlots(devices="cpu:3", wish_id="w1", by="ann")]
     assert sought(turn.state).actions == []
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "is_meant"), [("a-boot-1", True), ("", True), ("a-boot-0", False)]
+)
+def test_a_wish_is_taken_up_by_the_agent_that_is_meant(incarnation: str, *, is_meant: bool) -> None:
+    agent = Agent().running()
+    asked = replace(WISH, incarnation=incarnation)
+    done = agent.view(Job().committed(commit(1, [W0, W1])).put(KEYS.wish("w1"), asked))
+    assert any(isinstance(each, actions.FindSlots) for each in done) is is_meant
 
 
 def test_a_granted_wish_leaves_the_store_also_when_the_first_delete_was_lost() -> None:

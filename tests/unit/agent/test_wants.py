@@ -44,8 +44,20 @@ def test_a_wish_about_who_is_there_drains_it(incarnation: str) -> None:
     assert decision.plan.workers == (OTHER,)
 
 
-@pytest.mark.parametrize("kind", ["drain", "migrate"])
-def test_who_asks_for_a_node_to_leave_means_the_agent_that_it_has_now(kind: str) -> None:
+@pytest.mark.parametrize(("life", "stands"), [(OLD, False), (NEW, True), (None, True)])
+def test_other_slots_are_asked_of_one_agent_and_tidied_with_it(
+    life: WorkerId | None, *, stands: bool
+) -> None:
+    job = Job().leads().node("a", "in_use", life="2").node("b", "in_use")
+    incarnation = life.incarnation if life is not None else ""
+    wish = Wish(kind="devices", node="a", incarnation=incarnation, target="cpu:3")
+    job.committed(commit(1, [NEW, OTHER])).put(KEYS.wish("w"), wish)
+    tidied = decided(job).decision == Tidy((KEYS.wish("w"),))
+    assert tidied is not stands
+
+
+@pytest.mark.parametrize("kind", ["drain", "migrate", "devices"])
+def test_who_asks_something_of_a_node_means_the_agent_that_it_has_now(kind: str) -> None:
     view = Job().node("a", "in_use").view()
     asked = Wish(kind=kind, node="a", slots=("cpu:0",))
     kept = wants.addressed(asked, view)
@@ -57,7 +69,7 @@ def test_who_asks_for_a_node_to_leave_means_the_agent_that_it_has_now(kind: str)
 
 @pytest.mark.parametrize(
     ("wish", "who"),
-    [(Wish(kind="devices", node="a", target="cpu:2"), OLD), (Wish(kind="drain", node="c"), OTHER)],
+    [(Wish(kind="fence", node="a"), OLD), (Wish(kind="drain", node="c"), OTHER)],
 )
 def test_what_names_no_agent_is_kept_as_it_is(wish: Wish, who: WorkerId) -> None:
     assert wants.addressed(wish, Job().node(who.node).view()) == wish

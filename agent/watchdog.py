@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from easyscale.agent import news
 from easyscale.agent.actions import DumpStacks, KillWorker
 from easyscale.agent.state import OwnWorker, Phase, State, Turn
-from easyscale.model import Commit, WorkerId
+from easyscale.model import WorkerId
 from easyscale.pulse import Beat
 from easyscale.pulse import Phase as Pulse
 from easyscale.reports import EventKind
@@ -127,19 +127,27 @@ def _patience_s(state: State, worker: OwnWorker, beat: Beat) -> float:
 
 
 def _is_alone(state: State, worker: OwnWorker) -> bool:
-    """No other worker holds the state: nobody else computes, and nobody could go on without it."""
-    commits = [state.commit, state.former if _is_late_for(state.commit, worker) else None]
-    members = {one for commit in commits if commit is not None for one in commit.workers}
+    """No other worker holds the state: nobody else computes, and nobody could go on without it.
+
+    Who computes in a generation was let in by all of its members, and each of them held the state
+    then. Who is only in a newer one may have yet to take it, which its leader alone can see.
+    """
     view = state.view
-    return not any(
-        one != worker.id and not view.ended(one) and view.may_hold_state(one) for one in members
-    )
+    newer = state.commit.workers if state.commit is not None else ()
+    holders = {*_peers(state, worker), *(one for one in newer if view.holds_state(one))}
+    return not any(one != worker.id and not view.ended(one) for one in holders)
 
 
-def _is_late_for(commit: Commit | None, worker: OwnWorker) -> bool:
-    """It still trains in the generation before."""
-    entered = worker.entered
-    return commit is None or entered is None or entered.generation < commit.generation
+def _peers(state: State, worker: OwnWorker) -> tuple[WorkerId, ...]:
+    """The members of the generation that it has entered, or of all that it may be in."""
+    known = [commit for commit in (state.commit, state.former) if commit is not None]
+    if worker.entered is not None:
+        at = worker.entered.generation
+        older = state.view.commits.get(at)
+        found = next((one for one in known if one.generation == at), older)
+        if found is not None:
+            return found.workers
+    return tuple(one for commit in known for one in commit.workers)
 
 
 def _stopped(state: State, worker: OwnWorker, beat: Beat, monotonic_s: float) -> str:

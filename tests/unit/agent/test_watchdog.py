@@ -179,6 +179,26 @@ def test_the_only_one_that_holds_the_state_has_long_while_others_have_yet_to_tak
     assert late(agent, 14.0) == [W0]
 
 
+def test_the_only_holder_of_the_state_has_long_also_where_its_agent_does_not_lead() -> None:
+    made = commit(2, [W0, OTHER], mode=Mode.BOUNDARY)
+    job = Job().committed(commit(1, [W0]), entered=False).committed(made, entered=False)
+    agent = lone()
+    agent.view(job)  # without registrations and entries: these only a leader sees
+    assert late(agent, 14.0) == []
+    agent.take(said(W0, entered(2)))
+    assert late(agent, 14.0) == [W0], "it has given the state to the other one"
+
+
+def test_a_member_of_two_generations_ago_is_known_by_what_it_entered() -> None:
+    job = Job().committed(commit(1, [W0]), entered=False)
+    for later in (2, 3):
+        made = commit(later, [W0, OTHER], mode=Mode.BOUNDARY)
+        job.committed(made, entered=False)
+        agent = lone()
+        agent.view(job)
+        assert late(agent, 14.0) == [], later
+
+
 def test_who_waits_in_the_generation_before_counts_until_it_is_left() -> None:
     both = Job().committed(commit(1, [W0, OTHER]))
     agent = lone(OTHER)

@@ -22,7 +22,8 @@ from easyscale.agent.balance.planner import Layout
 from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
-from easyscale.agent.wants import drains, is_drained, wanted
+from easyscale.agent.wants import wanted
+from easyscale.agent.wishes import drains, is_drained
 from easyscale.kinds import short_kind
 from easyscale.model import Mode, Occasion, Plan, WorkerId
 from easyscale.rendezvous.agreement import JobView

@@ -6,7 +6,7 @@ Commits are facts: whichever road brings the newest one, it is kept and passed o
 import msgspec
 from msgspec.structs import replace
 
-from easyscale.agent import crew, leaving, news, offering, reaching, records, respawns, wants
+from easyscale.agent import crew, leaving, news, offering, reaching, records, respawns, wishes
 from easyscale.agent.actions import Enrol, KillWorker, Write
 from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
 from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
@@ -355,7 +355,7 @@ def _notice_wishes(turn: Turn, view: JobView) -> None:
     """Withdraw the slots of this node that somebody wants empty."""
     state = turn.state
     for wish_id, wish in view.wishes.items():
-        is_meant = wants.means(wish, state.node, state.identity.incarnation)
+        is_meant = wishes.means(wish, state.node, state.identity.incarnation)
         if is_meant and wish.kind == "devices" and not wish.refused:
             offering.seek(turn, wish_id, wish)
         if not is_meant or wish.kind not in ("drain", "migrate"):
@@ -373,7 +373,7 @@ def _notice_wishes(turn: Turn, view: JobView) -> None:
 def _has_moved(state: State, wish: Wish) -> bool:
     """No slot that the wish names is a member's any more, by the newest commit."""
     commit = state.commit
-    return commit is not None and not any(wants.moves_away(wish, w) for w in commit.workers)
+    return commit is not None and not any(wishes.moves_away(wish, w) for w in commit.workers)
 
 
 def notice_kinds(turn: Turn) -> None:

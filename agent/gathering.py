@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from easyscale.agent import reaching, words
+from easyscale.agent import reaching, wishes, words
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
 from easyscale.kinds import bits_of
@@ -52,10 +52,15 @@ def admitted(view: JobView, limit: NodeLimit) -> tuple[NodeRecord, ...]:
 
 
 def _in_order(view: JobView) -> tuple[NodeRecord, ...]:
+    """A node that leaves comes last: whoever takes over from it has its place already."""
     at_work = {worker.node for worker in view.base.workers} if view.base else set()
     nodes = sorted(
         view.nodes.values(),
-        key=lambda node: (node.record.node not in at_work, node.create_revision),
+        key=lambda node: (
+            wishes.leaves(view, node.record),
+            node.record.node not in at_work,
+            node.create_revision,
+        ),
     )
     return tuple(node.record for node in nodes)
 

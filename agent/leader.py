@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import msgspec
 
-from easyscale.agent import beginnings, budget, changes, drafts, endings, survivors, wants, words
+from easyscale.agent import beginnings, budget, changes, drafts, endings, survivors, wishes, words
 from easyscale.agent.balance import limits, trials
 from easyscale.agent.beginnings import Start
 from easyscale.agent.memory import Memory, observe
@@ -189,9 +189,9 @@ def _answered(at: Standpoint, members: tuple[WorkerId, ...]) -> tuple[str, ...]:
     for wish_id, wish in sorted(at.view.wishes.items()):
         match wish.kind:
             case "drain" | "migrate":
-                touched = [w for w in slots if wants.concerns(wish, w)]
+                touched = [w for w in slots if wishes.concerns(wish, w)]
                 noted = all(slots[w].state in ("draining", "gone") for w in touched)
-                if noted and not any(wants.concerns(wish, worker) for worker in members):
+                if noted and not any(wishes.concerns(wish, worker) for worker in members):
                     answered.append(wish_id)
             case "profile":
                 record = at.view.profile
@@ -202,7 +202,7 @@ def _answered(at: Standpoint, members: tuple[WorkerId, ...]) -> tuple[str, ...]:
             case "devices":
                 # Its agent deletes it, unless there is none any more.
                 node = at.view.nodes.get(wish.node)
-                if node is None or not wants.means(wish, wish.node, node.record.incarnation):
+                if node is None or not wishes.means(wish, wish.node, node.record.incarnation):
                     answered.append(wish_id)
             case _:
                 pass
@@ -238,8 +238,8 @@ def _tidy(at: Standpoint, memory: Memory) -> Verdict | None:
     stale = stale_keys(at.view, at.keys, keep=keep)
     settled = at.view.open_plan is None and base is not None and at.view.is_entered(base)
     if settled and base is not None:
-        wishes = [w for w in _answered(at, base.workers) if at.view.wishes[w].kind != "rebalance"]
-        stale = (*stale, *(at.keys.wish(wish_id) for wish_id in wishes))
+        done = [w for w in _answered(at, base.workers) if at.view.wishes[w].kind != "rebalance"]
+        stale = (*stale, *(at.keys.wish(wish_id) for wish_id in done))
     return Verdict(Tidy(stale), "", memory) if stale else None
 
 

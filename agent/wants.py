@@ -2,14 +2,10 @@
 
 from dataclasses import dataclass
 
-import msgspec
-
 from easyscale.agent import drafts, gathering
+from easyscale.agent.wishes import is_drained, moves_away
 from easyscale.model import Commit, SlotRecord, Wish, WorkerId
 from easyscale.rendezvous.agreement import JobView
-
-#: The command line of whoever is started next on the node says anew what it offers.
-_OF_AN_AGENT = ("drain", "migrate", "devices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,39 +51,3 @@ def wanted(view: JobView, base: Commit, limit: gathering.NodeLimit) -> Wanted:
         ),
         rebalance=any(wish.kind == "rebalance" for wish in wishes),
     )
-
-
-def is_drained(view: JobView, worker: WorkerId, slots: dict[WorkerId, SlotRecord]) -> bool:
-    """Its slot shall hold nothing: its agent says so, or a wish does that it has yet to see."""
-    slot = slots.get(worker)
-    marked = slot is not None and slot.state == "draining"
-    return marked or any(drains(wish, worker) for wish in view.wishes.values())
-
-
-def drains(wish: Wish, worker: WorkerId) -> bool:
-    """Tell whether the wish takes this worker's slot away."""
-    return wish.kind == "drain" and concerns(wish, worker)
-
-
-def moves_away(wish: Wish, worker: WorkerId) -> bool:
-    """Tell whether the wish moves what this worker holds elsewhere, once that can take it."""
-    return wish.kind == "migrate" and concerns(wish, worker)
-
-
-def concerns(wish: Wish, worker: WorkerId) -> bool:
-    """Tell whether the wish is about this worker's slot, in this life of its agent."""
-    is_meant = means(wish, worker.node, worker.incarnation)
-    return is_meant and (not wish.slots or worker.slot in wish.slots)
-
-
-def means(wish: Wish, node: str, incarnation: str) -> bool:
-    """Tell whether the wish is about this agent: whoever is started later is not meant."""
-    return wish.node == node and wish.incarnation in ("", incarnation)
-
-
-def addressed(wish: Wish, view: JobView) -> Wish:
-    """The wish as it is kept: it is about the agent that has the name when it is asked."""
-    node = view.nodes.get(wish.node)
-    if wish.kind not in _OF_AN_AGENT or wish.incarnation or node is None:
-        return wish
-    return msgspec.structs.replace(wish, incarnation=node.record.incarnation)

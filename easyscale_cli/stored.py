@@ -10,7 +10,7 @@ from typing import Any
 
 from easyscale.agent.balance.explain import of_job
 from easyscale.agent.doors.status import status_of
-from easyscale.agent.wants import addressed
+from easyscale.agent.wishes import addressed
 from easyscale.balance import ProfileRecord
 from easyscale.errors import FormatError, OutcomeUnknown, StoreUnreachable
 from easyscale.job_status import Closing, Glance

@@ -9,7 +9,7 @@ from easyscale.agent import drafts, words
 from easyscale.agent.balance import limits
 from easyscale.agent.balance.planner import Place, plan
 from easyscale.agent.balance.rebalancing import Scene
-from easyscale.agent.wants import moves_away
+from easyscale.agent.wishes import moves_away
 from easyscale.model import (
     Assignment,
     LogicalRank,

@@ -13,7 +13,7 @@ from easyscale.agent.doors.dialogue import Handler
 from easyscale.agent.hardware.devices import Machine, Offer, parse_devices, resolve
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.state import Stage, State
-from easyscale.agent.wants import addressed
+from easyscale.agent.wishes import addressed
 from easyscale.errors import EasyScaleError, UsageError
 from easyscale.model import Wish
 from easyscale.rendezvous.agreement import JobView

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from easyscale.agent import actions, events, machine, records
 from easyscale.agent.settings import Balance, Identity, LaunchSettings, StoreSettings, Timeouts
-from easyscale.agent.wants import addressed
+from easyscale.agent.wishes import addressed
 from easyscale.errors import LeaseLost, StoreUnreachable
 from easyscale.messages import (
     Broken,

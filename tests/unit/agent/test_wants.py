@@ -2,7 +2,7 @@
 
 import pytest
 
-from easyscale.agent import wants
+from easyscale.agent import wishes
 from easyscale.agent.leader import decide
 from easyscale.agent.memory import Memory
 from easyscale.agent.verdicts import Standpoint, Verdict
@@ -60,10 +60,10 @@ def test_other_slots_are_asked_of_one_agent_and_tidied_with_it(
 def test_who_asks_something_of_a_node_means_the_agent_that_it_has_now(kind: str) -> None:
     view = Job().node("a", "in_use").view()
     asked = Wish(kind=kind, node="a", slots=("cpu:0",))
-    kept = wants.addressed(asked, view)
+    kept = wishes.addressed(asked, view)
     assert kept.incarnation == OLD.incarnation
-    assert wants.addressed(kept, Job().node("a", life="2").view()) == kept
-    said = {who: wants.concerns(kept, who) for who in (OLD, NEW, worker("a/1"), OTHER)}
+    assert wishes.addressed(kept, Job().node("a", life="2").view()) == kept
+    said = {who: wishes.concerns(kept, who) for who in (OLD, NEW, worker("a/1"), OTHER)}
     assert said == {OLD: True, NEW: False, worker("a/1"): False, OTHER: False}
 
 
@@ -72,4 +72,4 @@ def test_who_asks_something_of_a_node_means_the_agent_that_it_has_now(kind: str)
     [(Wish(kind="fence", node="a"), OLD), (Wish(kind="drain", node="c"), OTHER)],
 )
 def test_what_names_no_agent_is_kept_as_it_is(wish: Wish, who: WorkerId) -> None:
-    assert wants.addressed(wish, Job().node(who.node).view()) == wish
+    assert wishes.addressed(wish, Job().node(who.node).view()) == wish

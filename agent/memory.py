@@ -84,6 +84,20 @@ class Relapse:
 
 
 @dataclass(frozen=True, slots=True)
+class Swing:
+    """A slot whose ranks left since it was slow: how often they had come back in vain before."""
+
+    times: int
+    #: What a rank took there when they left.
+    slow_s: float
+    #: The position up to which it is remembered.
+    until: int
+    #: They came back; since when it is well, while they have not.
+    is_back: bool = False
+    since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Doubt:
     """A slot that computes slower than it measures: how much, and what it measured then."""
 
@@ -168,6 +182,7 @@ class Memory:
     unproven: int | None = None
     slow: Mapping[WorkerId, Slowness] = field(default_factory=dict)
     relapses: Mapping[WorkerId, Relapse] = field(default_factory=dict)
+    swings: Mapping[WorkerId, Swing] = field(default_factory=dict)
     #: The shortest micro-step that each slot has measured, seconds.
     best: Mapping[WorkerId, float] = field(default_factory=dict)
     probes: Mapping[WorkerId, Probe] = field(default_factory=dict)

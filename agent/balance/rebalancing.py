@@ -9,7 +9,7 @@ from functools import cached_property
 from math import sqrt
 
 from easyscale.agent import drafts, gathering, words
-from easyscale.agent.balance import profile, trials
+from easyscale.agent.balance import profile, swings, trials
 from easyscale.agent.balance.planner import Layout, Place, shares, step_of
 from easyscale.agent.memory import Memory, Probe
 from easyscale.agent.settings import Balance, LaunchSettings
@@ -57,7 +57,13 @@ class Scene:
         return self._step(self.present, self.times)
 
     def lay_out(self, workers: Sequence[WorkerId]) -> Layout:
-        return drafts.lay_out(self.view, workers, present=self.present, doubts=self.memory.doubts)
+        places = drafts.places_of(
+            self.view, workers, present=self.present, doubts=self.memory.doubts
+        )
+        waiting = swings.waiting(self.memory, self.settings.balance)
+        if waiting:
+            places = [_no_more(place) if place.worker in waiting else place for place in places]
+        return drafts.lay_out_on(self.view, places)
 
     @cached_property
     def measured_step(self) -> int | None:
@@ -132,13 +138,18 @@ class Scene:
         )
 
 
+def _no_more(place: Place) -> Place:
+    held = len(place.ranks)
+    return replace(place, most=held if place.most is None else min(held, place.most))
+
+
 def rebalance(scene: Scene) -> tuple[Plan | None, str]:
     """Move ranks between the members, if measurements promise enough and it was not tried."""
     view, ask, memory = scene.view, scene.ask, scene.memory
     balance = scene.settings.balance
     slots = drafts.slots_of(view)
     own = [slots[worker] for worker in ask.stay if worker in slots]
-    idle = _why_idle(scene)
+    idle = _why_idle(scene) or swings.why(memory, balance)
     if not own or not profile.are_measured(s for s in own if s.worker and scene.present[s.worker]):
         return None, idle
     layout = scene.best
@@ -164,7 +175,9 @@ def rebalance(scene: Scene) -> tuple[Plan | None, str]:
 
 def follow_promise(scene: Scene) -> Memory:
     """Since when another map of the same slots would be worth a move, if it is what they say."""
-    memory, slots = scene.memory, drafts.slots_of(scene.view)
+    memory = swings.follow(scene.view, scene.memory, scene.settings.balance)
+    scene = replace(scene, memory=memory)
+    slots = drafts.slots_of(scene.view)
     own = [slots[w] for w in scene.ask.stay if w in slots and scene.present[w]]
     is_so = bool(own) and profile.are_measured(own) and scene.is_worth_it(scene.best)
     if not (is_so and scene.holds_of_late(scene.best)):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from easyscale.agent import drafts, words
-from easyscale.agent.balance import profile
+from easyscale.agent.balance import profile, swings
 from easyscale.agent.balance.planner import Place, shares, step_of
 from easyscale.agent.memory import Appeal, Doubt, Memory, Trial
 from easyscale.agent.settings import Balance, LaunchSettings
@@ -40,6 +40,7 @@ _APPEAL_STEPS = 5
 def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
     """Remember what a rebalance has to beat; any other plan puts nothing on trial."""
     base, progress = view.base, view.progress
+    memory = swings.note(plan, view, memory, settings.balance)
     if plan.occasion in (Occasion.REBALANCE, Occasion.UNDO):
         memory = replace(memory, moves=(*memory.moves, memory.position)[-MOST_TRIED:])
     on_trial = plan.occasion is Occasion.REBALANCE and plan.step_s is not None

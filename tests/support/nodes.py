@@ -127,6 +127,8 @@ class Job:
     name: str = "proof"
     faults: str = ""
     options: tuple[str, ...] = ()
+    #: Of the script.
+    arguments: tuple[str, ...] = ()
     pace_s: float = SLOW_S
     nodes: list[Node] = field(default_factory=list)
     _crawls: bool = False
@@ -164,7 +166,7 @@ class Job:
             *within, *easyscale_command(), "launch", "--json", "--job-id", self.name,
             *named, *self.where, "--logical-workers", str(N),
             "--devices", f"cpu:{slots}", *STEADY, *self.options,
-            str(SCRIPT), str(self.out), "--epochs", str(self.reference.epochs),
+            str(SCRIPT), str(self.out), "--epochs", str(self.reference.epochs), *self.arguments,
         ]  # fmt: skip
         env = {"FAULTS": self.faults}
         run = self._stack.enter_context(
@@ -251,6 +253,18 @@ class Job:
             store.close()
         assert entry is not None, key
         return entry.value
+
+    def stands_by(self, node: str) -> None:
+        """Wait until a worker of this node waits for ranks."""
+        key = JobKeys.of(self.name).node(node)
+
+        def waits() -> bool:
+            try:
+                return '"standby"' in self.stored(key)
+            except AssertionError:  # it has yet to register
+                return False
+
+        self.until(waits, f"{node} stands by")
 
     def wish(self, wish: Wish) -> None:
         """Ask for it as a command does, but without the time that one takes to start."""

@@ -1,6 +1,6 @@
 """Train long enough to be changed under way, and write down all that no change may reach.
 
-    steady.py OUT [--epochs 4]
+    steady.py OUT [--epochs 4] [--loader-workers 0]
 
 Each process writes every batch, step and epoch that it computes to a file of its own name; bytes
 that differ from what another process wrote under that name are kept as `conflict-*`. `trail` says
@@ -89,6 +89,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--loader-workers", type=int, default=0)
     arguments = parser.parse_args()
     notes, pace = Notes(arguments.out), Pace(arguments.out)
     faults = Faults(arguments.out)
@@ -100,7 +101,7 @@ def main():
     dataset = Rows(150)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     optimizer.register_step_pre_hook(lambda *_: faults.at("update", **now))
-    loader = job.loader(dataset, batch_size=3, shuffle=True)
+    loader = job.loader(dataset, batch_size=3, shuffle=True, num_workers=arguments.loader_workers)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10 * len(loader))
     job.register(model=model, optimizer=optimizer, scheduler=scheduler)
     state = job.state(clipped=0.0)

@@ -4,6 +4,8 @@ Addresses come from the commit record and process rank 0's listener serves the k
 no store host to lose and no name to look up. torch's default group is never initialised.
 """
 
+import gc
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -38,6 +40,9 @@ GLOO_TIMEOUT = timedelta(hours=24)
 PROBE_TIMEOUT_S = 0.25
 #: How long process rank 0's listener may take to accept and to answer.
 DIAL_TIMEOUT_S = 10.0
+# A group's threads do not run in a fork, as loader workers are. One that was garbage here when it
+# was forked must not be collected there: to join such a thread aborts the process.
+os.register_at_fork(after_in_child=gc.freeze)
 #: Groups that broke. Destroying one waits for its peers, so they are kept and never touched.
 _ABANDONED: list[object] = []
 

@@ -168,3 +168,27 @@ def test_forming_looks_no_name_up(tmp_path: Path) -> None:
     assert "sin_port" in calls
     assert "htons(53)" not in calls
     assert "/etc/resolv.conf" not in calls
+
+
+LEFT_BEHIND = """
+import gc, os
+from torch._C._distributed_c10d import HashStore, ProcessGroupGloo
+from easyscale.runtime import group
+
+gc.disable()
+made = [ProcessGroupGloo(HashStore(), 0, 1)]
+made.append(made)
+del made
+child = os.fork()
+if child == 0:
+    gc.collect()
+    os._exit(0)
+print(os.waitpid(child, 0)[1], gc.collect() > 0)
+"""
+
+
+def test_a_fork_does_not_collect_the_groups_that_its_parent_has_left() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "0 True\n", done.stderr

@@ -44,7 +44,7 @@ def counted(
     failed: Sequence[Failed], *, step: int, forgiven_after_steps: int
 ) -> tuple[Failed, ...]:
     """Those that the job has not left behind by making progress since."""
-    return tuple((w, f) for w, f in failed if f.step + forgiven_after_steps > step)
+    return tuple((w, f) for w, f in failed if max(f.step, f.job_step) + forgiven_after_steps > step)
 
 
 def judge(failed: Sequence[Failed], *, slots: int, max_restarts: int, workers: int) -> Ruling:

@@ -23,7 +23,7 @@ def log_file(settings: LaunchSettings, worker: WorkerId) -> str:
 
 
 def failure_of(
-    worker: OwnWorker, exited: WorkerExited, *, settings: LaunchSettings
+    worker: OwnWorker, exited: WorkerExited, *, settings: LaunchSettings, job_step: int = 0
 ) -> WorkerFailure:
     """What failed, by the best witness: its own word, our stop, the signal, the exit code."""
     said = worker.failure
@@ -50,6 +50,7 @@ def failure_of(
             hidden_frames=said.hidden_frames,
             refused=said.refused,
             hint=said.hint,
+            job_step=job_step,
         )
     kind, headline, refused, hint = _without_words(worker, exited, settings)
     return WorkerFailure(
@@ -63,6 +64,7 @@ def failure_of(
         log=log,
         refused=refused,
         hint=hint,
+        job_step=job_step,
     )
 
 

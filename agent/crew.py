@@ -122,6 +122,7 @@ def fork_failed(turn: Turn, event: ForkFailed) -> None:
         generation=None,
         pid=None,
         log="",
+        job_step=turn.state.job_step,
     )
     _bury(turn, worker, Ending(how=event.reason, failure=failure))
     respawns.tell_quarantine(turn, worker)
@@ -340,7 +341,8 @@ def _ending(turn: Turn, worker: OwnWorker, event: WorkerExited) -> Ending:
     blameless = done or drained or (bool(worker.stopped) and not worker.hung)
     failure = None
     if not blameless:
-        failure = failure_of(worker, event, settings=turn.state.settings)
+        job_step = max(turn.state.job_step, worker.step)
+        failure = failure_of(worker, event, settings=turn.state.settings, job_step=job_step)
     how = worker.stopped if blameless and worker.stopped else how_it_ended(worker, event)
     held = worker.ranks if worker.phase is Phase.MEMBER else ()
     return Ending(

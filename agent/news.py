@@ -313,7 +313,7 @@ def _restarts(turn: Turn, worker: WorkerId, ending: Ending) -> int | None:
         return None
     known = {**dict(budget.failures(state.view)), worker: ending.failure}
     forgiven = state.settings.timeouts.forgiven_after_steps
-    alike = budget.counted(tuple(known.items()), step=state.step, forgiven_after_steps=forgiven)
+    alike = budget.counted(tuple(known.items()), step=state.job_step, forgiven_after_steps=forgiven)
     return budget.incidents(alike)
 
 

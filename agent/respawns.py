@@ -80,12 +80,12 @@ def _next(turn: Turn, worker: OwnWorker, failure: WorkerFailure, failures: int) 
             f"{worker.id.place} is in quarantine for {delay_s:g} s: {failures} failures in a row"
             f" while others train, the last: {words.in_a_line(failure.headline)}"
         )
-        return Respawn(failures, turn.now.s + delay_s, worker.step, quarantine=why)
+        return Respawn(failures, turn.now.s + delay_s, failure.job_step, quarantine=why)
     # At once after a signal, a little later after an exception.
     first_s = 0.0 if failure.type.startswith("SIG") else timeouts.respawn_first_s
     later_s = timeouts.respawn_first_s * 2.0 ** (failures - 1)
     delay_s = min(first_s if failures == 1 else later_s, timeouts.respawn_most_s)
-    return Respawn(failures, turn.now.s + delay_s, worker.step)
+    return Respawn(failures, turn.now.s + delay_s, failure.job_step)
 
 
 def _others_train(state: State, slot: str) -> bool:

@@ -290,6 +290,12 @@ class State(msgspec.Struct, frozen=True):
         stored = self.view.progress.step if self.view.progress else 0
         return max((worker.step for worker in self.workers.values()), default=stored)
 
+    @property
+    def job_step(self) -> int:
+        """How far the job has come, also while our own workers are on their way in."""
+        stored = self.view.progress.step if self.view.progress else 0
+        return max(stored, self.step)
+
 
 class Turn:
     """One event's work: the state as it becomes, the actions in order, the reasons."""

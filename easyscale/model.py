@@ -400,6 +400,8 @@ class WorkerFailure(msgspec.Struct, frozen=True, kw_only=True):
     #: The same everywhere by its nature: not tried again.
     refused: bool = False
     hint: str = ""
+    #: How far the job had come, as its agent knew: whoever fails on its way in has made no step.
+    job_step: int = 0
 
 
 class Ending(Record, frozen=True, kw_only=True):

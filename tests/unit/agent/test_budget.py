@@ -166,3 +166,10 @@ def test_failures_are_read_from_the_store_in_the_order_of_their_record() -> None
     assert [who for who, _ in failures(job.view())] == order
     roundtrip = msgspec.json.decode(msgspec.json.encode(failed("a")[1]), type=WorkerFailure)
     assert roundtrip == failed("a")[1]
+
+
+def test_a_failure_on_the_way_in_counts_from_where_the_job_stands() -> None:
+    who, failure = failed("a", rank=None, step=0, generation=None)
+    late = (who, msgspec.structs.replace(failure, job_step=500))
+    assert counted([late], step=509, forgiven_after_steps=10) == (late,)
+    assert counted([late], step=510, forgiven_after_steps=10) == ()

@@ -12,6 +12,7 @@ from easyscale.agent.events import DeviceTroubled, SlotsFound, SlotsRefused
 from easyscale.agent.hardware.gpu_health import Trouble
 from easyscale.agent.state import Phase, Stage, Turn
 from easyscale.model import Wish, encode
+from easyscale.rendezvous.agreement import MOST_TIDIED
 from easyscale.rendezvous.store import Delete
 from easyscale.reports import EventKind
 
@@ -98,7 +99,8 @@ def _answer(turn: Turn, wish_id: str) -> None:
         for each, wish in sorted(state.view.wishes.items())
         if wish.refused and wish.node == state.node and each != wish_id
     ]
-    deletes = tuple(Delete(state.keys.wish(each)) for each in (wish_id, *refused))
+    done = (wish_id, *refused[:MOST_TIDIED])
+    deletes = tuple(Delete(state.keys.wish(each)) for each in done)
     turn.set(sought_done=state.sought_done | {wish_id})
     turn.do(Transact(name=f"answered {wish_id}", compares=(), operations=deletes))
 

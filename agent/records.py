@@ -10,6 +10,7 @@ from easyscale.agent.actions import DeleteSnapshots, Transact
 from easyscale.agent.state import OwnWorker, Phase, State, Turn
 from easyscale.messages import SnapshotRejected, SnapshotWritten
 from easyscale.model import ProgressRecord, SnapshotRecord, WorkerId, encode
+from easyscale.rendezvous.agreement import MOST_TIDIED
 from easyscale.rendezvous.store import Compare, Created, Modified, Put
 from easyscale.reports import EventKind
 
@@ -123,7 +124,7 @@ def register_snapshots(turn: Turn) -> None:
     ]
     marks = (
         Put(state.keys.snapshot(s.name), encode(msgspec.structs.replace(s, superseded=True)))
-        for s in old
+        for s in old[:MOST_TIDIED]  # the others with the snapshots that follow
     )
     put = Put(state.keys.snapshot(record.name), encode(record))
     turn.set(registering=record.name)

@@ -32,7 +32,7 @@ from easyscale.errors import (
 from easyscale.model import Wish, encode
 from easyscale.rendezvous.endpoints import own_address_towards
 from easyscale.rendezvous.membership import Membership
-from easyscale.rendezvous.store import Delete, Operation, Put, Store
+from easyscale.rendezvous.store import MAX_OPERATIONS, Delete, Operation, Put, Store
 
 _READ_TIMEOUT_S = 1.0
 #: A stall of a busy machine must not look like its end: a restart costs more than the wait.
@@ -207,9 +207,10 @@ class EtcdMeeting:
             for each, wish in sorted(wishes.items())
             if wish.node == self._settings.node_name
         ]
-        if deletes:
+        for first in range(0, len(deletes), MAX_OPERATIONS):
+            batch = deletes[first : first + MAX_OPERATIONS]
             with contextlib.suppress(OutcomeUnknown):
-                store.transact([], deletes, timeout_s=CALL_TIMEOUT_S)
+                store.transact([], batch, timeout_s=CALL_TIMEOUT_S)
 
     def carry_out(self, order: _Order, /) -> None:
         membership = self._hold.membership

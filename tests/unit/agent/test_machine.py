@@ -44,7 +44,7 @@ from easyscale.model import (
 )
 from easyscale.pulse import Beat
 from easyscale.pulse import Phase as Pulse
-from easyscale.rendezvous.store import Created, Modified, Put
+from easyscale.rendezvous.store import Created, Modified, Put, check_transaction
 from easyscale.reports import EventKind, JobEvent, Stream
 from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, number, worker
 from tests.support.world import failure
@@ -660,6 +660,25 @@ def test_a_snapshot_is_registered_and_what_it_supersedes_is_marked_first_then_de
     agent.take(events.Transacted(name=txn.name, succeeded=True))
     marked = Job().committed(commit(1, [W0, W1])).snapshot(10, superseded=True).snapshot(20)
     assert of(agent.view(marked), actions.DeleteSnapshots)[0].names == ("step-00000010",)
+
+
+def test_more_snapshots_than_fit_into_a_transaction_are_marked_with_those_that_follow() -> None:
+    agent = Agent(launch_settings(snapshot_keep=3)).running()
+    job = Job().committed(commit(1, [W0, W1]))
+    for step in range(1, 201):
+        job.snapshot(step)
+    agent.view(job)
+    marked = []
+    for step in (201, 202):
+        [txn] = of(agent.take(said(W0, written(step))), actions.Transact)
+        check_transaction(txn.compares, txn.operations)
+        for put in txn.operations:
+            assert isinstance(put, Put)
+            job.put(put.key, put.value)
+            marked += [put.key] if '"superseded":true' in put.value else []
+        agent.take(events.Transacted(name=txn.name, succeeded=True))
+        agent.view(job)
+    assert marked == [KEYS.snapshot(f"step-{step:08}") for step in range(1, 200)]
 
 
 def test_a_new_era_is_shown_the_snapshots_that_the_store_has_forgotten() -> None:

@@ -1,5 +1,7 @@
 """The commit rule: what a leader's transaction compares and writes, and what forbids it."""
 
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -18,6 +20,8 @@ from easyscale.model import (
     decode,
 )
 from easyscale.rendezvous.agreement import (
+    MOST_NODE_COMPARES,
+    MOST_TIDIED,
     CommitAtOnce,
     CommitPlan,
     Decision,
@@ -42,6 +46,7 @@ from easyscale.rendezvous.store import (
     Operation,
     Put,
     absent,
+    check_transaction,
 )
 from easyscale.rendezvous.tidying import stale_keys
 from tests.support.views import KEYS, Job, commit, job_spec, number, worker
@@ -145,6 +150,46 @@ def test_a_thousand_members_still_fit_into_one_transaction() -> None:
     txn = transaction(CommitPlan(made), view, keys=KEYS, token=TOKEN)
     assert len(txn.compares) <= MAX_COMPARES
     assert not any(c.key.startswith(KEYS.nodes) for c in txn.compares)
+
+
+MANY = 1000
+
+
+@pytest.mark.parametrize("members", [MOST_NODE_COMPARES, MANY])
+def test_no_decision_about_a_thousand_nodes_is_over_the_limits_of_etcd(members: int) -> None:
+    workers = [worker(f"n{i:03}") for i in range(MANY)]
+    job = running(*workers)
+    for each in workers:
+        job.gone(each)
+    made = commit(2, dict.fromkeys(workers[:members], ()), mode=Mode.BOUNDARY)
+    view = job.planned(plan_of(made), ready=workers).view()
+    names = tuple(f"drain-{i}" for i in range(MANY))
+    at_once = commit(3, dict.fromkeys(workers[:members], ()), mode=Mode.RESTORE)
+    agents = tuple(Incarnation(each.node, each.incarnation) for each in workers)
+    decisions: list[Decision] = [
+        Propose(msgspec.structs.replace(plan_of(made), generation=number(3))),
+        CommitPlan(made, names),
+        CommitAtOnce(at_once, job_spec(kind="k"), clears_outcome=True, forgives=tuple(workers)),
+        GiveUp(made.generation),
+        End(Outcome(state=JobState.STOPPED, exit_code=0, reason="asked"), names),
+        Fence(agents, "ann", names),
+        Tidy(tuple(KEYS.wish(name) for name in names)),
+    ]
+    assert {type(decision) for decision in decisions} == set(get_args(Decision))
+    for decision in decisions:
+        made_of_it = transaction(decision, view, keys=KEYS, token=TOKEN)
+        check_transaction(made_of_it.compares, made_of_it.operations)
+
+
+def test_a_wish_to_fence_more_agents_than_fit_goes_with_the_last_of_them() -> None:
+    agents = tuple(Incarnation("a", f"{i:03}") for i in range(MOST_TIDIED + 1))
+    view = running(A).view()
+    first = transaction(Fence(agents, "ann", ("w",)), view, keys=KEYS, token=TOKEN)
+    rest = transaction(Fence(agents[MOST_TIDIED:], "ann", ("w",)), view, keys=KEYS, token=TOKEN)
+    assert Delete(KEYS.wish("w")) not in first.operations
+    assert Delete(KEYS.wish("w")) in rest.operations
+    puts = [one.key for one in (*first.operations, *rest.operations) if isinstance(one, Put)]
+    assert puts == [KEYS.gone_agent("a", one.incarnation) for one in agents]
 
 
 def test_a_new_start_clears_the_outcome_and_forgives_but_keeps_the_proof_of_endings() -> None:

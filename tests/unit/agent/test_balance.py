@@ -102,6 +102,16 @@ def test_a_slot_that_claims_to_be_twice_as_fast_is_found_out_within_one_window()
     assert any("slower than before" in each.reason for each in race.told("rebalanced"))
 
 
+def test_a_slot_that_hides_its_time_and_gains_nothing_by_it_moves_no_rank() -> None:
+    """It cannot be told from work beside the micro-steps, and is not looked for."""
+    hiding = Race([steady(0.1), steady(0.1), Slot(lambda _: 0.2, claims=0.5)], 9)
+    beside = Race([steady(0.1)] * 3, 9, overhead_s=0.31)
+    for race in (hiding, beside):
+        race.run(80)
+        assert set(race.maps) == {(3, 3, 3)}
+        assert race.mean_s(40) == pytest.approx(0.61, rel=0.03)
+
+
 def test_a_drift_is_followed_without_going_to_and_fro() -> None:
     race = Race([steady(0.1), steady(0.1), Slot(lambda step: 0.1 + 0.0008 * step)], 16)
     race.run(265)

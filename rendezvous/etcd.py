@@ -41,6 +41,8 @@ T = TypeVar("T")
 #: A connection that answered so lately is trusted to carry a transaction: a little longer than
 #: between two records of a job's progress, so that these ask nothing before they are written.
 _FRESH_S = 1.5
+#: Read to see whether etcd answers. It lies below what a role must allow, and nobody writes it.
+_PROBED = "/easyscale/alive"
 
 
 def connect(settings: EtcdSettings, *, timeout_s: float) -> "EtcdStore":
@@ -53,7 +55,7 @@ def connect(settings: EtcdSettings, *, timeout_s: float) -> "EtcdStore":
     store = EtcdStore(settings, first=settings.endpoints.index(endpoint), warning=warning)
     try:
         # A wrong password or a server without a leader shows here, not in the middle of a job.
-        store.read("/easyscale", timeout_s=max(1.0, deadline - time.monotonic()))
+        store.read(_PROBED, timeout_s=max(1.0, deadline - time.monotonic()))
     except StoreError:
         store.close()
         raise
@@ -195,7 +197,7 @@ class EtcdStore:
 
 
 def _probe(connection: Connection, timeout_s: float) -> None:
-    request = etcdrpc.RangeRequest(key=b"/easyscale", count_only=True)
+    request = etcdrpc.RangeRequest(key=_PROBED.encode(), count_only=True)
     connection.call(connection.kv.Range, request, timeout_s=timeout_s)
 
 

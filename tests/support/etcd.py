@@ -4,6 +4,7 @@ Import the fixtures that a folder needs into its conftest.py; a server serves th
 each test has a folder of keys of its own in it.
 """
 
+import base64
 import contextlib
 import http.client
 import itertools
@@ -153,8 +154,28 @@ class Server:
             self.kill()
         shutil.rmtree(self.home / "data", ignore_errors=True)
 
+    def add_user(self, name: str, password: str, *, folder: str) -> None:
+        """A user who may read and write below this folder, and nothing else."""
+        behind = f"{folder[:-1]}0"
+        permission = {"permType": "READWRITE", "key": _base64(folder), "range_end": _base64(behind)}
+        self._post("/v3/auth/user/add", {"name": name, "password": password})
+        self._post("/v3/auth/role/add", {"name": name})
+        self._post("/v3/auth/role/grant", {"name": name, "perm": permission})
+        self._post("/v3/auth/user/grant", {"user": name, "role": name})
+
+    def change_password(self, old: str, new: str) -> None:
+        """Give `root` another password; what it has logged in with before counts no more."""
+        token = self._post("/v3/auth/authenticate", {"name": "root", "password": old})["token"]
+        self._post("/v3/auth/user/changepw", {"name": "root", "password": new}, token=str(token))
+
+    def refuse_writes(self, *, refuse: bool) -> None:
+        """Say that its disk quota is used up, or that it is not."""
+        action = "ACTIVATE" if refuse else "DEACTIVATE"
+        alarm = {"action": action, "memberID": "0", "alarm": "NOSPACE"}
+        self._post("/v3/maintenance/alarm", alarm)
+
     def enable_users(self, password: str) -> None:
-        """Let nobody but `root` in."""
+        """Let nobody in but `root` and those that were added before."""
         self._post("/v3/auth/user/add", {"name": "root", "password": password})
         self._post("/v3/auth/role/add", {"name": "root"})
         self._post("/v3/auth/user/grant", {"user": "root", "role": "root"})
@@ -173,18 +194,26 @@ class Server:
         except (OSError, http.client.HTTPException, ValueError, KeyError):
             return False
 
-    def _post(self, path: str, body: dict[str, object]) -> None:
-        answer = self._ask("POST", path, json.dumps(body))
+    def _post(self, path: str, body: dict[str, object], *, token: str = "") -> dict[str, object]:
+        answer = self._ask("POST", path, json.dumps(body), token=token)
         assert "error" not in answer, answer
+        return answer
 
-    def _ask(self, method: str, path: str, body: str | None) -> dict[str, object]:
+    def _ask(
+        self, method: str, path: str, body: str | None, *, token: str = ""
+    ) -> dict[str, object]:
+        headers = {"Authorization": token} if token else {}
         connection = http.client.HTTPConnection(*self.endpoint, timeout=5)
         try:
-            connection.request(method, path, body=body)
+            connection.request(method, path, body=body, headers=headers)
             answer: dict[str, object] = json.loads(connection.getresponse().read())
             return answer
         finally:
             connection.close()
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
 def bundled_binary() -> Binary:

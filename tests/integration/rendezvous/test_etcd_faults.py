@@ -353,6 +353,23 @@ def test_a_user_is_let_in_without_tls(guarded: Server, folder: str) -> None:
         store.revoke(lease, timeout_s=TIMEOUT_S)
 
 
+def test_a_role_for_what_lies_below_easyscale_is_enough(own_server: Server, folder: str) -> None:
+    own_server.add_user("ann", PASSWORD, folder="/easyscale/")
+    own_server.enable_users(PASSWORD)
+    with open_store(replace(login(own_server), user="ann")) as store:
+        told = Told().follow(store, folder)
+        lease = store.grant(60, timeout_s=TIMEOUT_S)
+        store.transact([], [Put(folder + "a", "1", lease)], timeout_s=TIMEOUT_S)
+        told.await_value(folder + "a", "1")
+        assert store.keep_alive(lease, timeout_s=TIMEOUT_S) == 60
+        store._answered_at = 0.0  # the next transaction probes first
+        put(store, folder + "b", "2")
+        store.revoke(lease, timeout_s=TIMEOUT_S)
+        told.await_value(folder + "b", "2")
+        with pytest.raises(StoreRefused, match="permission denied"):
+            put(store, "/elsewhere", "1")
+
+
 @pytest.mark.parametrize(
     "wrong", [{"password": "guess"}, {"user": "nobody"}, {"user": "", "password": ""}]
 )

@@ -1,7 +1,7 @@
 """Holds the code that this launch brings against the job's, at the start and before each fork.
 
-The job's code stands in etcd, and beside the snapshots for the launch that goes on from them when
-that etcd is no more.
+The job's code, with its script's arguments, stands in etcd, and beside the snapshots for the launch
+that goes on from them when that etcd is no more.
 """
 
 import contextlib
@@ -13,11 +13,13 @@ from easyscale.agent.settings import LaunchSettings
 from easyscale.errors import FormatError
 from easyscale.model import decode, encode
 from easyscale.rendezvous.code_record import (
+    Change,
     CodeRecord,
     agree_on_code,
     allowed,
     describe_change,
     other_code,
+    without_secrets,
 )
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.store import Store
@@ -33,18 +35,19 @@ class CodeCheck:
 
     def __init__(self, settings: LaunchSettings) -> None:
         self._settings = settings
-        self._own = CodeRecord(files=self._read())
+        arguments = without_secrets(settings.script.arguments)
+        self._own = CodeRecord(files=self._read(), arguments=arguments)
         self._file = code_file(settings.job_id)
 
     def agree(self, store: Store, keys: JobKeys) -> str:
         """Bring it into the job; returns what to say aloud. Raises JobConflict for other code."""
         allow = self._settings.allow_code_change
-        told = describe_change(self._beside_snapshots(), self._own.files)
-        if told and not allow:
-            raise other_code(self._settings.job_id, told)
+        change = Change.between(self._beside_snapshots(), self._own)
+        if change and not allow:
+            raise other_code(self._settings.job_id, change)
         note = agree_on_code(store, keys, self._own, allow_change=allow)
         self._leave_beside_snapshots()
-        return note or (allowed(told) if told else "")
+        return note or (allowed(change) if change else "")
 
     def changed(self) -> str:
         """What has changed on disk since, which a new worker would run; empty: nothing."""
@@ -65,16 +68,15 @@ class CodeCheck:
     def _folder(self) -> Path:
         return Path(self._settings.working_directory) / self._settings.snapshot_dir
 
-    def _beside_snapshots(self) -> dict[str, str]:
+    def _beside_snapshots(self) -> CodeRecord:
         """The code that the snapshots of this folder are of; ours, where that is not known."""
-        own = dict(self._own.files)
         if not any(self._folder.glob("step-*")):
-            return own
+            return self._own
         try:
             text = (self._folder / self._file).read_bytes()
-            return dict(decode(text, CodeRecord, source=self._file).files)
+            return decode(text, CodeRecord, source=self._file)
         except (OSError, FormatError):
-            return own
+            return self._own
 
     def _leave_beside_snapshots(self) -> None:
         partial = self._folder / f".{self._file}.{secrets.token_hex(4)}"

@@ -87,7 +87,11 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--shutdown-timeout", type=click.IntRange(min=0), help="The same in torchrun's words.")
 @option("--signals-to-handle", help="Signals that end the job here.")
 @option("--takeover-after", type=SecondsOrNever(), default="60", show_default=True)
-@option("--allow-code-change", is_flag=True, help="Let in other code than the job began with.")
+@option(
+    "--allow-code-change",
+    is_flag=True,
+    help="Let in other code or arguments than the job began with.",
+)
 @option("--slow-from", type=click.FloatRange(min=1.01), help="Times its kind's median [1.2].")
 @option("--slow-steps", type=click.IntRange(min=1), help="For so many steps [5].")
 @option("--slow-seconds", "slow_least_s", type=click.FloatRange(0.0), help="For so long [2].")

@@ -114,7 +114,7 @@ LAUNCH_PAGE = Page(
                 ),
                 Entry(
                     "--allow-code-change",
-                    "go on, or join, with another script than the job began with",
+                    "go on, or join, with another script, or with other arguments of it",
                 ),
                 Entry(
                     "--slow-from TIMES, --slow-steps N, --slow-seconds SECONDS",

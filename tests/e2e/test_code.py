@@ -38,10 +38,14 @@ def test_a_node_with_another_module_is_refused_and_the_job_goes_on(
     one, other = folder(tmp_path / "one", rate="1"), folder(tmp_path / "other", rate="2")
     with launched(*command(*where, "--node-name", "a", epochs=500), cwd=one) as run:
         run.wait_for("event=started")
-        refused = launch(other, *where, "--node-name", "b")
+        refused = launch(other, *where, "--node-name", "b", epochs=500)
         assert refused.code == 2
         assert "was begun with other code: settings.py differs" in refused.stderr
         (other / "settings.py").write_text("rate = 1\n")
+        refused = launch(other, *where, "--node-name", "b", epochs=499)
+        assert refused.code == 2
+        told = "was begun with other arguments: the job has epochs=500, this launch epochs=499"
+        assert told in refused.stderr
         with launched(*command(*where, "--node-name", "b", epochs=500), cwd=other) as second:
             run.wait_for("event=joined node=b")
             rows = json.loads(run_easyscale("snapshots", "ls", "kept", "--json").stdout)

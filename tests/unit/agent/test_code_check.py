@@ -1,4 +1,4 @@
-"""Other code is refused by the name of the file, at the start, on a resume and before a fork."""
+"""Other code and other arguments are refused by name, at the start, on a resume, before a fork."""
 
 from pathlib import Path
 
@@ -9,7 +9,13 @@ from easyscale.agent.code_check import CodeCheck, code_file
 from easyscale.agent.settings import LaunchSettings
 from easyscale.errors import ExitCode, JobConflict
 from easyscale.messages import ScriptTarget
-from easyscale.rendezvous.code_record import CodeRecord, describe_change
+from easyscale.model import encode
+from easyscale.rendezvous.code_record import (
+    CodeRecord,
+    describe_arguments,
+    describe_change,
+    without_secrets,
+)
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.memory import MemoryServer
 from easyscale.rendezvous.store import Put, Store
@@ -22,6 +28,7 @@ class Node:
     def __init__(self, folder: Path, store: Store) -> None:
         self.folder = folder
         self.store = store
+        self.arguments: tuple[str, ...] = ("--epochs", "2")
         (folder / "runs" / "job").mkdir(parents=True)
         self.edit("train.py", "import model\n")
         self.edit("model.py", "a = 1\n")
@@ -31,7 +38,7 @@ class Node:
 
     def settings(self, *, allow: bool) -> LaunchSettings:
         return launch_settings(
-            script=ScriptTarget(path="train.py"),
+            script=ScriptTarget(path="train.py", arguments=self.arguments),
             working_directory=str(self.folder),
             allow_code_change=allow,
         )
@@ -162,3 +169,75 @@ def test_many_files_are_counted_and_a_few_are_named() -> None:
         "a.py, b.py, c.py and 2 more differ; g.py, h.py are imported only here; "
         "f.py is not imported here"
     )
+
+
+def test_a_node_with_other_arguments_is_refused_by_the_words(a: Node, b: Node) -> None:
+    a.launch()
+    b.arguments = ("--epochs", "1")
+    told = r"other arguments: the job has --epochs 2, this launch --epochs 1$"
+    with pytest.raises(JobConflict, match=told) as met:
+        b.launch()
+    assert met.value.exit_code is ExitCode.USAGE
+    assert met.value.hint.startswith("the same arguments on every node, or --allow-code-change (")
+    assert "by --allow-code-change: the job has --epochs 2" in b.launch(allow=True)
+
+
+def test_other_code_and_other_arguments_are_named_together(a: Node, b: Node) -> None:
+    a.launch()
+    b.arguments = ()
+    b.edit("model.py", "a = 2\n")
+    with pytest.raises(JobConflict) as met:
+        b.launch()
+    assert met.value.message.endswith(
+        "other code and arguments: model.py differs; the job has --epochs 2, "
+        "this launch none of these"
+    )
+    assert met.value.hint.startswith("the same files and arguments on every node")
+
+
+def test_a_resume_with_other_arguments_is_told_and_allowed_once(a: Node) -> None:
+    a.launch()
+    a.leaves_snapshot()
+    a.arguments = ("--epochs", "3")
+    a.store = MemoryServer(lambda: 0.0).client()
+    with pytest.raises(JobConflict, match="the job has --epochs 2, this launch --epochs 3"):
+        a.launch()
+    assert "by --allow-code-change" in a.launch(allow=True)
+    a.store = MemoryServer(lambda: 0.0).client()
+    assert a.launch() == ""
+
+
+def test_a_record_without_arguments_refuses_none(a: Node, store: Store) -> None:
+    files = dict(CodeCheck(a.settings(allow=False))._own.files)
+    store.transact([], [Put(KEYS.code, encode(CodeRecord(files=files)))], timeout_s=1.0)
+    assert a.launch() == ""
+
+
+@pytest.mark.parametrize(
+    ("stands", "own", "told"),
+    [
+        ("out --dim 8 -v", "out --dim 8 -v", ""),
+        ("out --dim 8", "out --dim 16", "the job has --dim 8, this launch --dim 16"),
+        ("out --dim=8", "out", "the job has --dim=8, this launch none of these"),
+        ("out", "out -v", "the job has none of these, this launch -v"),
+        ("a b", "b a", "the same words in another order"),
+        ("--shift -1", "--shift -2", "the job has --shift -1, this launch --shift -2"),
+        ("a b c d e", "", "the job has a b c and 2 more, this launch none of these"),
+    ],
+)
+def test_arguments_that_differ_are_named(stands: str, own: str, told: str) -> None:
+    assert describe_arguments(stands.split(), own.split()) == told
+
+
+def test_a_long_argument_is_cut_short() -> None:
+    told = describe_arguments(("x" * 500,), ())
+    assert told == f"the job has {'x' * 60}..., this launch none of these"
+
+
+def test_a_secret_among_the_arguments_is_kept_as_a_digest_that_differs() -> None:
+    words = ("--hf-token", "hush", "--api_key=hush", "--password", "--dim", "8", "--tokens", "9")
+    kept = without_secrets(words)
+    assert "hush" not in " ".join(kept)
+    assert kept[4:] == words[4:]
+    assert kept[1] != without_secrets(("--hf-token", "other"))[1]
+    assert kept == without_secrets(words)

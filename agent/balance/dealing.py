@@ -50,13 +50,15 @@ def subtrees(ranks: Sequence[int], n: int) -> list[Node]:
     found = []
     count, at = len(ranks), 0
     while at < count:
-        start, end = ranks[at], ranks[at] + 1
-        size, level = 1, 0
+        start = ranks[at]
+        size, level, end = 1, 0, start + 1
+        ahead = at - start - 1
         # While its sibling follows whole: ranks are in order, so the last one says it of all.
         while not start & size and size < n:
-            beyond = min(n, start + 2 * size)
-            last = at + beyond - start - 1
-            if last >= count or ranks[last] != beyond - 1:
+            beyond = start + 2 * size
+            if beyond > n:  # noqa: PLR1730 - a call would take as long as all the rest
+                beyond = n
+            if ahead + beyond >= count or ranks[ahead + beyond] != beyond - 1:
                 break
             size, level, end = 2 * size, level + 1, beyond
         found.append((start - end, start, level))
@@ -164,7 +166,8 @@ class _Dealing:
         rooms = [slot.most - len(slot.held) for slot in slots]
         self._rooms = [room if room > 0 else 0 for room in rooms]  # noqa: FURB136 - a third of the time
         self._widest = max(self._rooms)
-        self.dealt: list[Sequence[int]] = [
+        #: Lists of those that were given some, and what the others hold as it is.
+        self.dealt: list[tuple[int, ...] | list[int]] = [
             slot.held if len(slot.held) <= slot.most else self._keep(slot.held, slot.most)
             for slot in slots
         ]
@@ -180,7 +183,7 @@ class _Dealing:
         middle = start + (1 << level)
         return (-1 << level, start, level), (max(-1 << level, middle - self._n), middle, level)
 
-    def _keep(self, held: Sequence[int], room: int) -> Sequence[int]:
+    def _keep(self, held: tuple[int, ...], room: int) -> tuple[int, ...]:
         """Who holds too much keeps the largest subtrees, and gives whole ones away if it can."""
         if not room:
             return ()
@@ -191,7 +194,7 @@ class _Dealing:
         for which, first, end in _largest(tuple([n[0] for n in nodes]), room, self._widest):
             start = nodes[which][1]
             kept += range(start + first, start + end)
-        return kept
+        return tuple(kept)
 
     # What is free goes beside its like, else to who has most room, and in halves if it must.
 
@@ -227,7 +230,10 @@ class _Dealing:
 
     def _give(self, node: Node, i: int) -> None:
         minus, start, level = node
-        self.dealt[i] = [*self.dealt[i], *range(start, start - minus)]
+        ranks = self.dealt[i]
+        if isinstance(ranks, tuple):
+            ranks = self.dealt[i] = list(ranks)
+        ranks += range(start, start - minus)
         self._rooms[i] += minus
         place = start >> level
         for row in self._tree[level:]:

@@ -10,7 +10,7 @@ from easyscale.agent import crew, leaving, news, offering, reaching, records, re
 from easyscale.agent.actions import Enrol, KillWorker, Write
 from easyscale.agent.events import Enrolled, LeaseEnded, Viewed
 from easyscale.agent.state import OwnWorker, Phase, Stage, State, Turn
-from easyscale.kinds import bits_of
+from easyscale.kinds import bits_of, differ_in_processor
 from easyscale.messages import StepReport
 from easyscale.model import (
     Commit,
@@ -380,7 +380,7 @@ def notice_kinds(turn: Turn) -> None:
     """Say once why a slot of another kind than the job's holds nothing."""
     state = turn.state
     spec = state.spec
-    if spec is None or not spec.kind or spec.determinism is Determinism.HETEROGENEOUS:
+    if spec is None or not spec.kind:
         return
     for name, worker in sorted(state.workers.items()):
         other = worker.phase is Phase.STANDBY and bits_of(worker.kind) not in ("", spec.kind)
@@ -390,8 +390,16 @@ def notice_kinds(turn: Turn) -> None:
                 turn,
                 EventKind.NOTE,
                 f"{worker.id.place} stays standby: of kind {worker.kind}, the job is of kind"
-                f" {spec.kind}; --determinism heterogeneous mixes kinds",
+                f" {spec.kind}{_how_to_mix(worker.kind, spec)}",
             )
+
+
+def _how_to_mix(kind: str, spec: JobSpec) -> str:
+    """What a person could do about it, or why nothing."""
+    if spec.determinism is Determinism.HETEROGENEOUS:
+        return "; --determinism heterogeneous mixes processors of one architecture, and no more"
+    mixes = differ_in_processor(kind, spec.kind)
+    return "; --determinism heterogeneous mixes processors" if mixes else ""
 
 
 def kill_excluded(turn: Turn) -> None:

@@ -12,7 +12,7 @@ from easyscale.agent import reaching, wishes, words
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
 from easyscale.kinds import bits_of
-from easyscale.model import Determinism, JobSpec, NodeRecord, SlotRecord, WorkerId
+from easyscale.model import JobSpec, NodeRecord, SlotRecord, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
 
@@ -28,7 +28,7 @@ class Gathered:
     """Slots whose workers could start the job, or what is missing yet."""
 
     slots: tuple[SlotRecord, ...]
-    #: The job's kind that this start would fix; empty under heterogeneous determinism.
+    #: The job's kind that this start would fix.
     kind: str
     waits_for: str
     memory: Memory
@@ -66,8 +66,12 @@ def _in_order(view: JobView) -> tuple[NodeRecord, ...]:
 
 
 def kind_of(slots: Iterable[SlotRecord], spec: JobSpec | None) -> str:
-    """The kind that the job has, or that its first generation would fix: the most common."""
-    if spec is None or spec.determinism is Determinism.HETEROGENEOUS:
+    """The kind that the job has, or that its first generation would fix: the most common.
+
+    At D2 as well: pinned workers say `baseline` for their processor, so that kinds differ in what
+    the pins leave, as torch's version, threads, another architecture or a GPU.
+    """
+    if spec is None:
         return ""
     if spec.kind:
         return spec.kind

@@ -23,6 +23,13 @@ def bits_of(kind: str) -> str:
     return _NAME.sub("", kind)
 
 
+def differ_in_processor(one: str, other: str) -> bool:
+    """Both are CPUs, alike in all but capability and processor: what D2 leaves out."""
+    both = [bits_of(kind).split(" ") for kind in (one, other)]
+    is_cpu = all(words[0] == "cpu" for words in both)
+    return is_cpu and both[0] != both[1] and both[0][3:] == both[1][3:]
+
+
 def short_kind(kind: str) -> str:
     """`H200`, `H100 80GB HBM3`, `cpu avx2`."""
     if found := _NAME.search(kind):

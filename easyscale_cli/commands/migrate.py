@@ -6,7 +6,8 @@ import click
 
 from easyscale.errors import UsageError
 from easyscale.job_status import Glance, SlotFacts
-from easyscale.model import Determinism, Wish
+from easyscale.kinds import bits_of
+from easyscale.model import Wish
 from easyscale_cli.connection import Job
 from easyscale_cli.lookup import check_place, found
 from easyscale_cli.options import look_options, store_options, user_name
@@ -87,11 +88,9 @@ def _place(text: str, job: Job, glance: Glance) -> tuple[str, str]:
 def check_kind(glance: Glance, sources: list[SlotFacts], target: str) -> None:
     """A job whose bits are those of one kind of slots takes no slot of another kind."""
     job = glance.status.job
-    if job.determinism == Determinism.HETEROGENEOUS:
-        return
     node, _, slot = target.partition("/")
-    kinds = {each.kind for each in sources}
-    others = {each.kind for each in _there(glance, node, slot)}
+    kinds = {bits_of(each.kind) for each in sources}
+    others = {bits_of(each.kind) for each in _there(glance, node, slot)}
     # A slot whose worker has not started yet is of a kind that nobody knows.
     if others and "" not in others and not kinds & others:
         raise OtherKind(

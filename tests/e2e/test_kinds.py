@@ -78,7 +78,7 @@ def test_under_d1_a_slot_of_another_kind_stays_standby_and_says_why(
         said = next(note["reason"] for note in b.events("note") if "standby" in note["reason"])
         assert other[0] in said
         assert f"the job is of kind cpu {NATIVE} " in said
-        assert "--determinism heterogeneous mixes kinds" in said
+        assert "--determinism heterogeneous mixes processors" in said
         assert finished(job, a, b) == reference.digest
         assert len(job.pids()) == 1
 

@@ -178,11 +178,11 @@ def test_a_slot_of_another_kind_is_named_and_counted_in_nothing() -> None:
     assert plan.alternatives == alone.alternatives
 
 
-def test_a_job_that_takes_any_kind_counts_every_slot() -> None:
+def test_a_job_that_takes_any_processor_counts_every_slot() -> None:
     job = Job(job_spec(logical_workers=9, mixes=True)).leads()
     for name in "abc":
         job.node(name, ("in_use", 0.1))
-    plan = explained(job.node("d", ("standby", 0.1), kind="gpu").committed(equal_shares()))
+    plan = explained(job.node("d", ("standby", 0.1), kind="cpu (new)").committed(equal_shares()))
     assert plan.left_out == ()
     assert plan.capability_per_s == 40.0
 

@@ -122,9 +122,16 @@ def test_the_first_generation_fixes_the_kind_most_slots_share() -> None:
     assert decision.spec.kind == "avx512"
 
 
-def test_mixed_kinds_share_the_work_when_the_job_allows_it() -> None:
-    job = Job(job_spec(kind="", mixes=True)).leads().node("a", kind="x").node("b", kind="y")
-    assert set(members(ask(job))) == {A, B}
+def test_processors_share_the_work_when_the_job_allows_it_and_other_kinds_do_not() -> None:
+    job = Job(job_spec(kind="", mixes=True)).leads()
+    job.node("a", kind="cpu avx2 baseline torch-2.13.0 threads-1 (cpu avx2)")
+    job.node("b", kind="cpu avx2 baseline torch-2.13.0 threads-1 (cpu avx512)")
+    job.node("c", kind="cpu avx2 baseline torch-2.12.0 threads-1 (cpu avx2)")
+    decision = ask(job).decision
+    assert isinstance(decision, CommitAtOnce)
+    assert set(decision.commit.workers) == {A, B}
+    assert decision.spec is not None
+    assert decision.spec.kind == "cpu avx2 baseline torch-2.13.0 threads-1"
 
 
 def test_a_known_snapshot_is_where_a_new_store_begins_in_an_era_above_it() -> None:
@@ -534,7 +541,7 @@ def test_a_loss_during_a_pause_is_answered_and_the_pause_planned_again() -> None
 
 def test_measured_slots_are_rebalanced_when_it_pays() -> None:
     job = Job(job_spec(logical_workers=6, mixes=True)).leads()
-    job.node("a", ("in_use", 0.010), kind="H").node("b", ("in_use", 0.020), kind="A")
+    job.node("a", ("in_use", 0.010), kind="cpu (H)").node("b", ("in_use", 0.020), kind="cpu (A)")
     job.committed(commit(1, {A: [0, 1, 2], B: [3, 4, 5]}))
     verdict = settled(job)
     assert isinstance(verdict.decision, Propose)

@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from easyscale.job_status import Glance, SlotFacts
-from easyscale.model import Determinism
 from easyscale_cli.commands.migrate import OtherKind, check_kind
 from tests.unit.views import status_states as states
 
@@ -14,9 +13,9 @@ def slot(place: str, kind: str) -> SlotFacts:
     return SlotFacts(node=node, slot=name, kind=kind, state="in_use")
 
 
-def glance(*slots: SlotFacts, determinism: Determinism = Determinism.SAME_KIND) -> Glance:
+def glance(*slots: SlotFacts) -> Glance:
     status = states.two_by_four("")
-    job = replace(status.job, id="j", determinism=str(determinism))
+    job = replace(status.job, id="j")
     return Glance(status=replace(status, job=job, slots=slots))
 
 
@@ -31,11 +30,11 @@ def test_a_target_of_another_kind_is_named() -> None:
 @pytest.mark.parametrize(
     "seen",
     [
-        glance(A, B, determinism=Determinism.HETEROGENEOUS),
+        glance(A, slot("b/cpu:0", "cpu avx2 (cpu avx512)")),
         glance(A, slot("b/cpu:0", "")),
         glance(A, B, slot("b/cpu:1", "cpu avx2")),
     ],
-    ids=["bits of all kinds", "a slot that starts", "one of two that fits"],
+    ids=["another name", "a slot that starts", "one of two that fits"],
 )
 def test_what_can_or_may_take_over_is_asked(seen: Glance) -> None:
     check_kind(seen, [A], "b")

@@ -157,7 +157,9 @@ def tell_plan(turn: Turn, plan: Plan) -> None:
     for worker in tuple(turn.state.workers.values()):
         known = worker.plan is not None and worker.plan >= plan.generation
         if worker.id in plan.workers and not known and not worker.stopped:
-            turn.put_worker(replace(worker, plan=plan.generation))
+            waits = worker.plan is not None and worker.plan != worker.ready
+            asked_s = worker.asked_s if waits else turn.now.s
+            turn.put_worker(replace(worker, plan=plan.generation, asked_s=asked_s))
             turn.do(Tell(worker=worker.id, message=Planned(plan=plan)))
 
 
@@ -216,7 +218,7 @@ def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | Non
                 replace(worker, phase=Phase.STANDBY, address=address, since_s=turn.now.s)
             )
         case Ready(generation=generation):
-            turn.put_worker(replace(worker, ready=generation))
+            turn.put_worker(replace(worker, ready=generation, asked_s=turn.now.s))
             write_leased(turn, replace(worker, ready=generation, entered=None, broken=None))
         case SaidEntered():
             _enter(turn, worker, message)

@@ -214,7 +214,7 @@ def _note_transaction(turn: Turn, event: Transacted) -> None:
 def _tick(turn: Turn, event: Ticked) -> None:
     for worker, report in event.reports.items():
         crew.take_report(turn, worker, report)
-    watchdog.take_beats(turn, event.beats)
+    watchdog.take_beats(turn, event.beats, event.monotonic_s)
     watchdog.watch(turn, event.monotonic_s)
     following.kill_excluded(turn)
     reaching.probe(turn)

@@ -30,6 +30,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     hang_outside_s: float = 600.0
     #: A worker that waits reacts to a commit at once; one that does not for this long is hung.
     deaf_timeout_s: float = 5.0
+    #: Once main has ended in order, the others may take so long for the end of their script.
+    script_end_s: float = 60.0
     #: An exchange breaks this much later than a hung worker is killed.
     exchange_margin_s: float = 5.0
     #: Least time to form a group; the runtime adds what the state's size asks for.

@@ -96,10 +96,14 @@ class OwnWorker(msgspec.Struct, frozen=True):
     ready: GenerationNumber | None = None
     #: The newest plan and commit it was told, and when the commit was.
     plan: GenerationNumber | None = None
+    #: It was asked for a plan then, and has not said ready for any since.
+    asked_s: float = 0.0
     told: GenerationNumber | None = None
     told_s: float = 0.0
     report: StepReport | None = None
     beat: Beat | None = None
+    #: Since then, on the clock of the pulses, each look found it stopped by a signal.
+    held_s: float | None = None
     failure: Failure | None = None
     finished: Finished | None = None
     #: It said that it leaves in order.
@@ -220,6 +224,8 @@ class State(msgspec.Struct, frozen=True):
     #: The last tick, and since when they came without a gap, on the clock of the pulses.
     ticked_s: float = -1e9
     awake_s: float = -1e9
+    #: Main was seen to have ended in order then.
+    over_s: float | None = None
     #: The view holds the whole job, so the leader may decide on it.
     is_complete: bool = False
     memory: Memory = msgspec.field(default_factory=Memory)

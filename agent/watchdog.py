@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from easyscale.agent import news
 from easyscale.agent.actions import DumpStacks, KillWorker
 from easyscale.agent.state import OwnWorker, Phase, State, Turn
-from easyscale.model import WorkerId
+from easyscale.model import Mode, WorkerId
 from easyscale.pulse import Beat
 from easyscale.pulse import Phase as Pulse
 from easyscale.reports import EventKind
@@ -25,13 +25,20 @@ _PHASES = {Pulse.MICRO_STEP: "micro-step", Pulse.EXCHANGE: "reduction"}
 _TOGETHER = frozenset({Pulse.EXCHANGE, Pulse.FORMING, Pulse.BROKEN})
 #: A worker in one of these reacts to a commit of mode now at once.
 _WAITS = frozenset({Pulse.WAITING, Pulse.EXCHANGE, Pulse.BROKEN})
+_OUTSIDE = frozenset({Pulse.STARTING, Pulse.OUTER_BODY, Pulse.EVALUATION, Pulse.SNAPSHOT})
 
 
-def take_beats(turn: Turn, beats: Mapping[WorkerId, Beat]) -> None:
+def take_beats(turn: Turn, beats: Mapping[WorkerId, Beat], monotonic_s: float) -> None:
     for worker_id, beat in beats.items():
         worker = turn.own(worker_id)
-        if worker is not None and worker.beat != beat:
-            turn.put_worker(replace(worker, beat=beat))
+        if worker is None:
+            continue
+        if not beat.is_stopped:
+            held_s = None
+        else:
+            held_s = monotonic_s if worker.held_s is None else worker.held_s
+        if worker.beat != beat or worker.held_s != held_s:
+            turn.put_worker(replace(worker, beat=beat, held_s=held_s))
 
 
 def watch(turn: Turn, monotonic_s: float) -> None:
@@ -39,6 +46,9 @@ def watch(turn: Turn, monotonic_s: float) -> None:
     if monotonic_s - turn.state.ticked_s > _ASLEEP_S:
         turn.set(awake_s=monotonic_s)
     turn.set(ticked_s=monotonic_s)
+    is_over = _main_has_finished(turn.state)
+    if is_over != (turn.state.over_s is not None):
+        turn.set(over_s=turn.now.s if is_over else None)
     for worker in tuple(turn.state.workers.values()):
         if worker.hung and worker.killed_s is None:
             if _has_moved(turn, worker, monotonic_s):
@@ -97,7 +107,7 @@ def _hung(state: State, worker: OwnWorker, beat: Beat, now: float, monotonic_s: 
     commit = state.commit
     if (
         commit is not None
-        and commit.mode.value == "now"
+        and (commit.mode is Mode.NOW or (beat.phase is Pulse.WAITING and worker.entered is None))
         and worker.told == commit.generation
         and worker.phase is Phase.MEMBER
         and beat.phase in _WAITS
@@ -105,28 +115,84 @@ def _hung(state: State, worker: OwnWorker, beat: Beat, now: float, monotonic_s: 
         and (worker.entered is None or worker.entered.generation < commit.generation)
     ):
         return f"no answer to {commit.generation.label} for {now - worker.told_s:.3g} s"
+    if why := _held(state, worker, beat, monotonic_s) or _mute(state, worker, beat, now):
+        return why
     if why := _stopped(state, worker, beat, monotonic_s):
         return why
     in_time = beat.phase is not Pulse.MICRO_STEP or silent_s < _patience_s(state, worker, beat)
-    if not in_time and _others_wait(state, worker, beat):
+    is_due = not in_time and (
+        _others_wait(state, worker, beat) or _is_latest(state, worker, monotonic_s)
+    )
+    if is_due:
         return f"no progress for {silent_s:.3g} s: {worker.id.place}{rank} in step {beat.step:,}"
-    outside = beat.phase in (Pulse.STARTING, Pulse.OUTER_BODY, Pulse.EVALUATION, Pulse.SNAPSHOT)
-    if outside and silent_s >= settings.timeouts.hang_outside_s:
+    if beat.phase is Pulse.FINISHED:
+        return _at_script_end(state, worker, now, silent_s)
+    if beat.phase in _OUTSIDE and silent_s >= settings.timeouts.hang_outside_s:
         return f"no progress for {silent_s:.3g} s: {worker.id.place} in {beat.phase.name.lower()}"
     return ""
 
 
-def _patience_s(state: State, worker: OwnWorker, beat: Beat) -> float:
-    """The silence inside a micro-step that counts as a hang."""
+def _held(state: State, worker: OwnWorker, beat: Beat, monotonic_s: float) -> str:
+    """Why it counts as hung where a signal holds it: outside the loop nobody has to wait for it."""
+    if worker.held_s is None or beat.phase not in (*_OUTSIDE, Pulse.WAITING, Pulse.FINISHED):
+        return ""
+    held_s = monotonic_s - max(worker.held_s, state.awake_s)
+    if held_s < _awake_limit_s(state):
+        return ""
+    return f"stopped by a signal for {held_s:.3g} s: {worker.id.place} in {beat.phase.name.lower()}"
+
+
+def _mute(state: State, worker: OwnWorker, beat: Beat, now: float) -> str:
+    """Why a worker that waits for ranks counts as hung: it was asked and has said nothing since."""
+    if worker.phase is not Phase.STANDBY or beat.phase is not Pulse.WAITING:
+        return ""
+    if worker.plan is None or worker.plan == worker.ready:
+        return ""
+    silent_s = now - worker.asked_s
+    if silent_s < _awake_limit_s(state):
+        return ""
+    return f"not ready for {worker.plan.label} for {silent_s:.3g} s: {worker.id.place} in register"
+
+
+def _at_script_end(state: State, worker: OwnWorker, now: float, silent_s: float) -> str:
+    """Why it counts as hung after its last step; main may take as long as its script wants.
+
+    Once main has ended in order, all that counts is done, and the others have a minute.
+    """
+    timeouts = state.settings.timeouts
+    if state.commit is not None and state.commit.main == worker.id:
+        return ""
+    if state.over_s is not None and now - state.over_s >= timeouts.script_end_s:
+        over_s = now - state.over_s
+        return f"still there {over_s:.3g} s after main: {worker.id.place} at its script's end"
+    if silent_s >= timeouts.hang_outside_s:
+        return f"no progress for {silent_s:.3g} s: {worker.id.place} at its script's end"
+    return ""
+
+
+def _main_has_finished(state: State) -> bool:
+    main = state.commit.main if state.commit is not None else None
+    ending = state.view.gone.get(main) if main is not None else None
+    return ending is not None and ending.finished
+
+
+def _awake_limit_s(state: State) -> float:
+    """How long a process that should answer at once may be silent."""
+    timeouts = state.settings.timeouts
+    return max(state.settings.hang_timeout_s or timeouts.hang_least_s, timeouts.deaf_timeout_s)
+
+
+def _patience_s(state: State, worker: OwnWorker, beat: Beat, *, is_seen: bool = False) -> float:
+    """The silence inside a micro-step that counts as a hang; `is_seen`: nobody here waits."""
     settings = state.settings
-    is_missed = beat.is_stopped or not _is_alone(state, worker)
+    is_missed = beat.is_stopped or not _is_alone(state, worker, only_elsewhere=is_seen)
     if settings.hang_timeout_s is None and not is_missed:
         return settings.timeouts.hang_outside_s
     step_s = worker.report.step_s if worker.report else None
     return settings.timeouts.hang_timeout_s(step_s, chosen_s=settings.hang_timeout_s)
 
 
-def _is_alone(state: State, worker: OwnWorker) -> bool:
+def _is_alone(state: State, worker: OwnWorker, *, only_elsewhere: bool) -> bool:
     """No other worker holds the state: nobody else computes, and nobody could go on without it.
 
     Who computes in a generation was let in by all of its members, and each of them held the state
@@ -135,7 +201,12 @@ def _is_alone(state: State, worker: OwnWorker) -> bool:
     view = state.view
     newer = state.commit.workers if state.commit is not None else ()
     holders = {*_peers(state, worker), *(one for one in newer if view.holds_state(one))}
-    return not any(one != worker.id and not view.ended(one) for one in holders)
+    return not any(
+        one != worker.id and not view.ended(one)
+        for one in holders
+        # Where nobody here waits, only those out of sight may.
+        if not (only_elsewhere and one.node == state.node)
+    )
 
 
 def _peers(state: State, worker: OwnWorker) -> tuple[WorkerId, ...]:
@@ -155,18 +226,59 @@ def _stopped(state: State, worker: OwnWorker, beat: Beat, monotonic_s: float) ->
 
     A wait polls hundreds of times a second however long it lasts, so this asks for no step time.
     """
-    signs_s = beat.polled_s
-    if beat.phase is Pulse.EXCHANGE and signs_s is None:
-        signs_s = beat.since_s  # on its way into the wait, which takes no time
-    if signs_s is None or not _others_wait(state, worker, beat):
+    signs_s = _signs_s(beat)
+    if signs_s is None:
+        return ""
+    if not (_others_wait(state, worker, beat) or _is_latest(state, worker, monotonic_s)):
         return ""
     silent_s = monotonic_s - max(signs_s, state.awake_s)
-    timeouts = state.settings.timeouts
-    limit_s = max(state.settings.hang_timeout_s or timeouts.hang_least_s, timeouts.deaf_timeout_s)
-    if silent_s < limit_s:
+    if silent_s < _awake_limit_s(state):
         return ""
     phase = _PHASES.get(beat.phase, beat.phase.name.lower())
     return f"does not wake for {silent_s:.3g} s: {worker.id.place} waits in {phase}"
+
+
+def _signs_s(beat: Beat) -> float | None:
+    """When it last showed that it is awake in a wait."""
+    if beat.phase is Pulse.EXCHANGE and beat.polled_s is None:
+        return beat.since_s  # on its way into the wait, which takes no time
+    return beat.polled_s
+
+
+def _is_latest(state: State, worker: OwnWorker, monotonic_s: float) -> bool:
+    """All of ours are late, so none is seen to wait, and it has been silent the longest.
+
+    The others are judged when it has ended: perhaps they were late because of it.
+    """
+    others = _members_here(state, worker)
+    if any(other.hung for other in others):
+        return False
+    late = {one.id: _late_s(state, one, monotonic_s) for one in (worker, *others)}
+    known = {one: silent_s for one, silent_s in late.items() if silent_s is not None}
+    if len(known) < len(late):
+        return False
+    return max(known, key=lambda one: (known[one], one)) == worker.id
+
+
+def _late_s(state: State, worker: OwnWorker, monotonic_s: float) -> float | None:
+    """How long it has been silent; None while that is not too long for what it is in."""
+    beat = worker.beat
+    assert beat is not None
+    silent_s = monotonic_s - max(beat.since_s, beat.polled_s or 0.0)
+    limit_s = _awake_limit_s(state)
+    if beat.phase is Pulse.MICRO_STEP:
+        limit_s = _patience_s(state, worker, beat, is_seen=True)
+    elif not beat.is_stopped and _signs_s(beat) is None:
+        return None
+    return silent_s if silent_s >= limit_s else None
+
+
+def _members_here(state: State, worker: OwnWorker) -> list[OwnWorker]:
+    return [
+        other
+        for other in state.workers.values()
+        if other.id != worker.id and other.phase is Phase.MEMBER and other.beat is not None
+    ]
 
 
 def _others_wait(state: State, worker: OwnWorker, beat: Beat) -> bool:
@@ -174,11 +286,7 @@ def _others_wait(state: State, worker: OwnWorker, beat: Beat) -> bool:
 
     Members elsewhere wait as soon as they have done their own.
     """
-    peers = [
-        other
-        for other in state.workers.values()
-        if other.id != worker.id and other.phase is Phase.MEMBER and other.beat is not None
-    ]
+    peers = _members_here(state, worker)
     if not peers:
         return True
     return any(

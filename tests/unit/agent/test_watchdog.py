@@ -5,11 +5,23 @@ from msgspec.structs import replace
 
 from easyscale.agent import actions
 from easyscale.agent.settings import LaunchSettings
+from easyscale.messages import Ready
 from easyscale.model import Mode, WorkerId
 from easyscale.pulse import Phase as Pulse
 from easyscale.reports import EventKind
-from tests.support.views import Job, commit, launch_settings, worker
-from tests.unit.agent.test_machine import W0, W1, Agent, beat, entered, of, report, said
+from tests.support.views import Job, commit, launch_settings, number, worker
+from tests.unit.agent.test_machine import (
+    W0,
+    W1,
+    Agent,
+    beat,
+    entered,
+    finished,
+    of,
+    plan,
+    report,
+    said,
+)
 
 OTHER = worker("b")
 
@@ -218,3 +230,145 @@ def test_a_lone_worker_that_does_not_wake_in_a_wait_is_found(phase: Pulse) -> No
         agent.now = 100.0 + second
         found += dumped(agent.tick({W0: beat(phase, polled_s=100.5)}))
     assert found == [W0]
+
+
+# --- all workers of a node are late --------------------------------------------------------------
+
+
+def both_late(agent: Agent, silent_s: float, *, is_stopped: bool) -> list[WorkerId]:
+    """Who counts as hung when W0 and, half a second later, W1 went silent in a micro-step."""
+    agent.now = 100.0 + silent_s
+    beats = {
+        who: replace(beat(Pulse.MICRO_STEP, since_s=since_s), is_stopped=is_stopped)
+        for who, since_s in ((W0, 100.0), (W1, 100.5))
+    }
+    return dumped(agent.tick(beats))
+
+
+def test_where_all_are_stopped_the_one_that_is_silent_longest_is_hung() -> None:
+    agent = pair()
+    assert both_late(agent, 10.4, is_stopped=True) == []
+    assert both_late(agent, 10.5, is_stopped=True) == [W0]
+    assert both_late(agent, 10.9, is_stopped=True) == [], "one after the other"
+    both_late(agent, 11.1, is_stopped=True)
+    assert [kill.worker for kill in of(agent.done, actions.KillWorker)] == [W0]
+    agent.exits(W0, signal=9)
+    agent.view(Job().committed(commit(1, [W0, W1])).gone(W0))
+    assert both_late(agent, 11.5, is_stopped=True) == [W1]
+
+
+def test_the_person_s_word_holds_where_all_are_stopped() -> None:
+    agent = Agent(launch_settings(hang_timeout_s=6.0)).running()
+    assert both_late(agent, 6.0, is_stopped=True) == []
+    assert both_late(agent, 6.5, is_stopped=True) == [W0]
+
+
+def test_where_all_compute_for_long_and_nobody_waits_elsewhere_they_have_long() -> None:
+    agent = pair()
+    assert both_late(agent, 599.0, is_stopped=False) == []
+    assert both_late(agent, 600.5, is_stopped=False) == [W0]
+
+
+def test_where_all_compute_for_long_members_on_other_nodes_wait() -> None:
+    agent = Agent().running(members=(W0, W1, OTHER))
+    agent.take(said(W0, report(3)), said(W1, report(3)))
+    assert both_late(agent, 10.4, is_stopped=False) == []
+    assert both_late(agent, 10.5, is_stopped=False) == [W0]
+
+
+def test_one_that_is_not_late_is_waited_for_before_another_is_hung() -> None:
+    agent = pair()
+    agent.now = 130.0
+    beats = {W0: beat(Pulse.OUTER_BODY, since_s=100.0), W1: beat(Pulse.MICRO_STEP, since_s=100.0)}
+    assert dumped(agent.tick(beats)) == []
+
+
+# --- outside the loop ----------------------------------------------------------------------------
+
+
+def held(agent: Agent, phase: Pulse, seconds: int) -> list[WorkerId]:
+    """Who counts as hung while W1 is stopped by a signal in this phase for so long."""
+    found: list[WorkerId] = []
+    began_s = agent.now
+    for second in range(seconds + 1):
+        agent.now = began_s + second
+        frozen = replace(beat(phase, since_s=50.0), is_stopped=True)
+        healthy = beat(Pulse.OUTER_BODY, since_s=agent.now)
+        found += dumped(agent.tick({W0: healthy, W1: frozen}))
+    return found
+
+
+@pytest.mark.parametrize("phase", (Pulse.WAITING, Pulse.STARTING, Pulse.OUTER_BODY, Pulse.FINISHED))
+def test_whoever_is_stopped_outside_the_loop_is_hung_by_then(phase: Pulse) -> None:
+    assert held(pair(), phase, 9) == []
+    assert held(pair(), phase, 10) == [W1]
+
+
+def test_a_worker_that_was_let_go_on_is_stopped_anew() -> None:
+    agent = pair()
+    assert held(agent, Pulse.WAITING, 9) == []
+    agent.now += 1.0
+    agent.tick({W1: beat(Pulse.WAITING, since_s=50.0)})
+    agent.now += 1.0
+    assert held(agent, Pulse.WAITING, 9) == []
+
+
+def test_a_worker_that_waits_for_ranks_may_wait_for_ever() -> None:
+    agent = Agent().registered()
+    agent.now = 1100.0
+    assert dumped(agent.tick({W1: beat(Pulse.WAITING, since_s=100.0)})) == []
+
+
+def test_a_worker_that_waits_for_ranks_and_does_not_answer_is_hung() -> None:
+    agent = Agent(slots=2).registered()
+    job = Job().node("a", "standby", "standby").committed(commit(1, [OTHER]))
+    waits = {W0: beat(Pulse.WAITING, since_s=99.0), W1: beat(Pulse.WAITING, since_s=99.0)}
+    found: list[WorkerId] = []
+    for generation in (2, 3, 4):
+        agent.view(job.planned(plan(generation, OTHER, W0, W1)))
+        agent.take(said(W0, Ready(generation=number(generation))))
+        for _ in range(4):
+            agent.now += 1.0
+            found += dumped(agent.tick(waits))
+    assert found == [W1]
+    assert agent.now < 113.0
+
+
+def finished_pair() -> Agent:
+    agent = pair()
+    agent.take(said(W0, finished()), said(W1, finished()))
+    return agent
+
+
+def test_main_may_take_as_long_for_its_script_s_end_as_it_wants() -> None:
+    agent = finished_pair()
+    agent.now = 5000.0
+    done = agent.tick({W0: beat(Pulse.FINISHED), W1: beat(Pulse.FINISHED, since_s=4401.0)})
+    assert dumped(done) == []
+
+
+def test_another_one_has_the_long_limit_while_main_is_at_its_script_s_end() -> None:
+    agent = finished_pair()
+    agent.now = 699.0
+    silent = {W0: beat(Pulse.FINISHED, since_s=100.0), W1: beat(Pulse.FINISHED, since_s=100.0)}
+    assert dumped(agent.tick(silent)) == []
+    agent.now = 700.0
+    assert dumped(agent.tick(silent)) == [W1]
+
+
+def test_once_main_has_ended_the_others_are_ended_soon_and_the_job_has_not_failed() -> None:
+    agent = finished_pair()
+    agent.now = 200.0
+    agent.exits(W0, code=0)
+    agent.view(Job().committed(commit(1, [W0, W1])).gone(W0, how="", finished=True))
+    tail = {W1: beat(Pulse.FINISHED, since_s=100.0)}
+    assert dumped(agent.tick(tail)) == []
+    agent.now = 259.0
+    assert dumped(agent.tick(tail)) == []
+    agent.now = 260.0
+    assert dumped(agent.tick(tail)) == [W1]
+    agent.now = 261.0
+    assert [kill.worker for kill in of(agent.tick(tail), actions.KillWorker)] == [W1]
+    agent.exits(W1, signal=9)
+    assert agent.ending(W1).finished
+    assert agent.ending(W1).failure is None

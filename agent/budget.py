@@ -1,22 +1,25 @@
 """The restart budget and the conviction of a script: a pure function of the recorded failures.
 
 A micro-step depends on (logical rank, step) alone. The same failure of it on three slots is
-therefore the script's, and a failure that vanishes elsewhere is the device's.
+therefore the script's, and a failure that vanishes elsewhere is the device's. Who fails on the way
+in, before the first generation, speaks for its own node while somebody else stands or gets further.
 """
 
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from easyscale.agent import words
 from easyscale.errors import ExitCode
-from easyscale.model import Cause, GenerationNumber, WorkerFailure, WorkerId
+from easyscale.model import Cause, GenerationNumber, NodeRecord, WorkerFailure, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
 #: The same failure on so many slots (on all, where there are fewer) is the script's.
 CONVICTING_SLOTS = 3
 #: On the only slot in use it has to happen so often.
 CONVICTING_TIMES = 2
+#: States of slots that get no worker any more.
+NOT_OFFERED = ("draining", "gone")
 
 Failed = tuple[WorkerId, WorkerFailure]
 
@@ -47,9 +50,39 @@ def counted(
     return tuple((w, f) for w, f in failed if max(f.step, f.job_step) + forgiven_after_steps > step)
 
 
-def judge(failed: Sequence[Failed], *, slots: int, max_restarts: int, workers: int) -> Ruling:
-    """Decide on the counted failures of a job that has so many slots and living workers."""
-    used = incidents(failed)
+def contenders(
+    failed: Sequence[Failed], view: JobView, nodes: Iterable[NodeRecord]
+) -> frozenset[str]:
+    """The places of these nodes that have a worker, or lost one by a failure and get another."""
+    lost = {worker.place for worker, _ in failed}
+    return frozenset(
+        f"{node.node}/{slot.slot}"
+        for node in nodes
+        for slot in node.slots
+        if (slot.worker is not None and not view.ended(slot.worker))
+        or (f"{node.node}/{slot.slot}" in lost and slot.state not in NOT_OFFERED)
+    )
+
+
+def judge(
+    failed: Sequence[Failed],
+    *,
+    slots: int,
+    places: Collection[str],
+    max_restarts: int,
+    benched_after: int,
+    workers: int,
+    formed: bool = False,
+) -> Ruling:
+    """Decide on the counted failures of a job that has so many slots and living workers.
+
+    `places`: its contenders. `benched_after`: failures in a row that put a slot in quarantine while
+    others train. `formed`: the script has come as far as a generation once, so what
+    stops it on the way in convicts it only where nobody gets past it.
+    """
+    spent = used(failed, places=places, benched_after=benched_after)
+    if formed and not set(places) <= set(_on_the_way_in(failed)):
+        failed = [(w, f) for w, f in failed if f.generation is not None]
     for worker, failure in failed:
         if failure.refused:
             why = failure.hint or "it would be the same on any slot, so it was not tried again"
@@ -58,7 +91,7 @@ def judge(failed: Sequence[Failed], *, slots: int, max_restarts: int, workers: i
                 [(worker, failure)],
                 why=why,
                 blames="script",
-                used=used,
+                used=spent,
                 workers=workers,
             )
     same: dict[Hashable, list[Failed]] = defaultdict(list)
@@ -71,29 +104,39 @@ def judge(failed: Sequence[Failed], *, slots: int, max_restarts: int, workers: i
         if _convicts(alike, slots):
             why = _conviction(alike, slots)
             return _ends(
-                ExitCode.JOB_FAILED, alike, why=why, blames="script", used=used, workers=workers
+                ExitCode.JOB_FAILED, alike, why=why, blames="script", used=spent, workers=workers
             )
-    if used > max_restarts:
-        why, blames = _exhaustion(failed, used, max_restarts)
+    if spent > max_restarts:
+        why, blames = _exhaustion(failed, spent, max_restarts)
         return _ends(
             ExitCode.RESTART_BUDGET_SPENT,
             failed,
             why=why,
             blames=blames,
-            used=used,
+            used=spent,
             workers=workers,
         )
-    return Ruling(used)
+    return Ruling(spent)
 
 
-def incidents(failed: Sequence[Failed]) -> int:
-    """How many failures these count as."""
-    return len({_incident(worker, failure) for worker, failure in failed})
+def used(failed: Sequence[Failed], *, places: Collection[str], benched_after: int) -> int:
+    """How many failures these count as.
+
+    Those of one generation are one: a node of eight slots that dies is no eight failures. On the
+    way in it takes one at each place to keep the job from starting. What others survived is its
+    own place's, and so many of it in a row end in quarantine: it adds to nothing.
+    """
+    generations = {f.generation for _, f in failed if f.generation is not None and not f.survived}
+    rounds = _on_the_way_in(failed)
+    given_up = {worker.place for worker, failure in failed if failure.refused}
+    again = set(places) - given_up
+    not_survived = len(generations) + min((rounds[place] for place in again), default=0)
+    survived = Counter(w.place for w, f in failed if f.generation is not None and f.survived)
+    return max(not_survived, min(max(survived.values(), default=0), benched_after))
 
 
-def _incident(worker: WorkerId, failure: WorkerFailure) -> Hashable:
-    """Failures of one generation are one: a node of eight slots that dies is no eight failures."""
-    return failure.generation or ("before the first", worker.spawn)
+def _on_the_way_in(failed: Sequence[Failed]) -> Counter[str]:
+    return Counter(worker.place for worker, failure in failed if failure.generation is None)
 
 
 def _is_comparable(failure: WorkerFailure) -> bool:

@@ -23,7 +23,12 @@ def log_file(settings: LaunchSettings, worker: WorkerId) -> str:
 
 
 def failure_of(
-    worker: OwnWorker, exited: WorkerExited, *, settings: LaunchSettings, job_step: int = 0
+    worker: OwnWorker,
+    exited: WorkerExited,
+    *,
+    settings: LaunchSettings,
+    job_step: int = 0,
+    survived: bool = False,
 ) -> WorkerFailure:
     """What failed, by the best witness: its own word, our stop, the signal, the exit code."""
     said = worker.failure
@@ -51,6 +56,7 @@ def failure_of(
             refused=said.refused,
             hint=said.hint,
             job_step=job_step,
+            survived=survived,
         )
     kind, headline, refused, hint = _without_words(worker, exited, settings)
     return WorkerFailure(
@@ -65,6 +71,7 @@ def failure_of(
         refused=refused,
         hint=hint,
         job_step=job_step,
+        survived=survived,
     )
 
 

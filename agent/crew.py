@@ -344,7 +344,13 @@ def _ending(turn: Turn, worker: OwnWorker, event: WorkerExited) -> Ending:
     failure = None
     if not blameless:
         job_step = max(turn.state.job_step, worker.step)
-        failure = failure_of(worker, event, settings=turn.state.settings, job_step=job_step)
+        failure = failure_of(
+            worker,
+            event,
+            settings=turn.state.settings,
+            job_step=job_step,
+            survived=respawns.others_train(turn.state, worker.id.slot),
+        )
     how = worker.stopped if blameless and worker.stopped else how_it_ended(worker, event)
     held = worker.ranks if worker.phase is Phase.MEMBER else ()
     return Ending(

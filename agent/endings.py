@@ -23,18 +23,17 @@ def ruling(at: Standpoint) -> budget.Ruling:
         step=step_of_job(at),
         forgiven_after_steps=at.timeouts.forgiven_after_steps,
     )
-    slots = [
-        slot
-        for node in gathering.admitted(at.view, at.settings)
-        for slot in node.slots
-        if slot.state not in ("draining", "gone")
-    ]
+    nodes = gathering.admitted(at.view, at.settings)
+    slots = [s for node in nodes for s in node.slots if s.state not in budget.NOT_OFFERED]
     alive = [s for s in slots if s.worker is not None and not at.view.ended(s.worker)]
     return budget.judge(
         failed,
         slots=max(len(slots), 1),
+        places=budget.contenders(failed, at.view, nodes),
         max_restarts=at.settings.max_restarts,
+        benched_after=at.timeouts.quarantine_failures,
         workers=len(alive),
+        formed=at.view.base is not None and not at.is_new_start,
     )
 
 

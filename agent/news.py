@@ -312,9 +312,15 @@ def _restarts(turn: Turn, worker: WorkerId, ending: Ending) -> int | None:
     if state.token is None or ending.failure is None:
         return None
     known = {**dict(budget.failures(state.view)), worker: ending.failure}
-    forgiven = state.settings.timeouts.forgiven_after_steps
-    alike = budget.counted(tuple(known.items()), step=state.job_step, forgiven_after_steps=forgiven)
-    return budget.incidents(alike)
+    timeouts = state.settings.timeouts
+    alike = budget.counted(
+        tuple(known.items()),
+        step=state.job_step,
+        forgiven_after_steps=timeouts.forgiven_after_steps,
+    )
+    nodes = (node.record for node in state.view.nodes.values())
+    places = budget.contenders(alike, state.view, nodes)
+    return budget.used(alike, places=places, benched_after=timeouts.quarantine_failures)
 
 
 def _ranks_at_fault(ending: Ending) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ def may_start(state: State, slot: str, now_s: float) -> bool:
     if waiting is None or now_s >= waiting.ready_s:
         return True
     # A quarantine is for the good of those who train; when they are gone, every slot counts.
-    return bool(waiting.quarantine) and not _others_train(state, slot)
+    return bool(waiting.quarantine) and not others_train(state, slot)
 
 
 def is_out(state: State, slot: str) -> bool:
@@ -74,7 +74,7 @@ def tell_quarantine(turn: Turn, worker: OwnWorker) -> None:
 def _next(turn: Turn, worker: OwnWorker, failure: WorkerFailure, failures: int) -> Respawn:
     timeouts = turn.state.settings.timeouts
     beyond = failures - timeouts.quarantine_failures
-    if beyond >= 0 and _others_train(turn.state, worker.id.slot):
+    if beyond >= 0 and others_train(turn.state, worker.id.slot):
         delay_s = min(timeouts.quarantine_first_s * 2.0**beyond, timeouts.quarantine_most_s)
         why = (
             f"{worker.id.place} is in quarantine for {delay_s:g} s: {failures} failures in a row"
@@ -88,7 +88,7 @@ def _next(turn: Turn, worker: OwnWorker, failure: WorkerFailure, failures: int) 
     return Respawn(failures, turn.now.s + delay_s, failure.job_step)
 
 
-def _others_train(state: State, slot: str) -> bool:
+def others_train(state: State, slot: str) -> bool:
     """A member of the job on another slot lives, as far as this agent knows."""
     if state.commit is None:
         return False

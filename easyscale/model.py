@@ -402,6 +402,8 @@ class WorkerFailure(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     #: How far the job had come, as its agent knew: whoever fails on its way in has made no step.
     job_step: int = 0
+    #: A member on another slot lived when it happened: what was computed is not lost.
+    survived: bool = False
 
 
 class Ending(Record, frozen=True, kw_only=True):

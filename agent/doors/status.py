@@ -261,7 +261,9 @@ def _budget(view: JobView, own: Own | None) -> Budget:
         forgiven_after_steps=timeouts.forgiven_after_steps,
     )
     limit = own.state.settings.max_restarts if own is not None else None
-    used = budget.judge(failed, slots=len(failed) + 1, max_restarts=len(failed), workers=0).used
+    nodes = (node.record for node in view.nodes.values())
+    places = budget.contenders(failed, view, nodes)
+    used = budget.used(failed, places=places, benched_after=timeouts.quarantine_failures)
     return Budget(used=used, limit=limit)
 
 

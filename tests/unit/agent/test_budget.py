@@ -1,5 +1,7 @@
 """The restart budget and who is to blame, from recorded failures alone."""
 
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 
@@ -19,6 +21,7 @@ def failed(
     generation: int | None = 1,
     spawn: int = 1,
     refused: bool = False,
+    survived: bool = False,
 ) -> Failed:
     failure = WorkerFailure(
         type=kind,
@@ -30,12 +33,28 @@ def failed(
         pid=1,
         log="stderr.log",
         refused=refused,
+        survived=survived,
     )
     return worker(place, spawn), failure
 
 
-def rule(*all_failed: Failed, slots: int = 4, restarts: int = 3) -> Ruling:
-    return judge(all_failed, slots=slots, max_restarts=restarts, workers=5)
+def rule(
+    *all_failed: Failed,
+    slots: int = 4,
+    restarts: int = 3,
+    formed: bool = False,
+    alive: Iterable[str] = (),
+) -> Ruling:
+    places = {who.place for who, _ in all_failed}.union(alive)
+    return judge(
+        all_failed,
+        slots=slots,
+        places=places,
+        max_restarts=restarts,
+        benched_after=3,
+        workers=5,
+        formed=formed,
+    )
 
 
 def test_as_many_failures_as_allowed_are_borne_and_the_next_ends_the_job_with_5() -> None:
@@ -173,3 +192,55 @@ def test_a_failure_on_the_way_in_counts_from_where_the_job_stands() -> None:
     late = (who, msgspec.structs.replace(failure, job_step=500))
     assert counted([late], step=509, forgiven_after_steps=10) == (late,)
     assert counted([late], step=510, forgiven_after_steps=10) == ()
+
+
+def test_what_others_survived_is_counted_by_its_place_and_ends_in_quarantine() -> None:
+    def on(place: str, times: int) -> list[Failed]:
+        gens = range(len(place) * 10, len(place) * 10 + times)
+        return [failed(place, step=g, generation=g, spawn=g, survived=True) for g in gens]
+
+    assert rule(*on("b/0", 2), *on("b/12", 3), restarts=3) == Ruling(used=3)
+    assert rule(*on("b/0", 9), restarts=3) == Ruling(used=3)
+    spent = rule(*on("b/0", 3), restarts=2)
+    assert spent.exit_code is ExitCode.RESTART_BUDGET_SPENT
+    lost = failed("a", generation=50)
+    assert rule(*on("b/0", 3), lost).used == 3
+    assert rule(*on("b/0", 1), lost, failed("a", generation=51, step=11)).used == 2
+
+
+def on_the_way_in(place: str, spawn: int = 1, *, refused: bool = False) -> Failed:
+    return failed(
+        place, rank=None, step=0, kind="ImportError", generation=None, spawn=spawn, refused=refused
+    )
+
+
+def test_a_node_that_gets_no_worker_in_accuses_itself_while_others_train() -> None:
+    bad = [on_the_way_in(f"b/{i}", spawn) for i in range(3) for spawn in range(1, 6)]
+    assert rule(*bad, formed=True, alive=["a/cpu:0"]) == Ruling(used=0)
+    assert rule(*bad, on_the_way_in("b/3", refused=True), formed=True, alive=["a/cpu:0"]).used == 0
+
+
+def test_a_member_that_was_lost_and_starts_again_may_still_get_in() -> None:
+    bad = [on_the_way_in(f"b/{i}", spawn) for i in range(3) for spawn in range(1, 6)]
+    lost = failed("a", rank=None, kind="SIGKILL", at="")
+    assert rule(*bad, lost, formed=True) == Ruling(used=1)
+    assert rule(*bad, lost, on_the_way_in("a", 2), formed=True).exit_code is ExitCode.JOB_FAILED
+
+
+def test_where_nobody_gets_in_any_more_the_script_is_convicted_as_at_the_start() -> None:
+    bad = [on_the_way_in(f"b/{i}") for i in range(3)]
+    assert rule(*bad, formed=True).exit_code is ExitCode.JOB_FAILED
+
+
+def test_as_many_rounds_as_the_luckiest_place_has_failed_are_spent() -> None:
+    def at(place: str, times: int) -> list[Failed]:
+        return [failed(place, rank=None, generation=None, at="", spawn=i) for i in range(times)]
+
+    assert rule(*at("a", 5), *at("b", 2), slots=9).used == 2
+    assert rule(*at("a", 5), *at("b", 2), slots=9, alive=["c/cpu:0"]).used == 0
+    assert rule(*at("a", 5), *at("b", 4)).exit_code is ExitCode.RESTART_BUDGET_SPENT
+
+
+def test_a_place_that_gets_no_other_worker_holds_no_round_back() -> None:
+    again = [failed("a", rank=None, generation=None, at="", spawn=i) for i in range(5)]
+    assert rule(*again, on_the_way_in("b", refused=True)).used == 5

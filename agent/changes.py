@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from easyscale.agent import drafts, gathering, words
+from easyscale.agent import benching, drafts, gathering, words
 from easyscale.agent.balance import (
     loaders,
     migration,
-    profile,
     rebalancing,
     recalling,
     scaling,
@@ -58,7 +57,9 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
     if not scaling.is_under_way(memory):  # whose sizes leave slots empty that are not slow
         memory = slowness.notice(view, memory, settings.balance, now)
     memory = trials.judge(view, memory, settings)
-    scene = Scene(view, base, wanted(view, base, settings), memory, settings, now)
+    out = benching.benched(memory, now)
+    ask = wanted(view, base, settings, benched=out)
+    scene = Scene(view, base, ask, memory, settings, now)
     if memory.entered == base.generation:
         memory = scaling.follow(scene)
         memory = rebalancing.follow_proof(replace(scene, memory=memory))
@@ -113,38 +114,42 @@ def _draw(scene: Scene) -> tuple[Plan | None, str]:
                 return moved, ""
         if scaling.is_under_way(scene.memory):
             return scaling.draw(scene)
-    if ask.fresh and not ask.absent:
-        fresh = [slot.worker for slot in ask.fresh if slot.worker is not None]
-        layout = scene.lay_out([*ask.stay, *fresh])
-        pause = scene.settings.balance.join_pause_s * profile.NS_PER_S
-        if scene.pays(scene.step_now, layout.step, pause=pause):
-            return _joining(scene, layout), ""
+    if ask.fresh and not ask.absent and scene.joined is not None and scene.grows:
+        return _joining(scene, scene.joined), ""
     if ask.absent:
         return None, f"{words.places(ask.absent)} cannot say ready: its agent has no lease"
     if rebalancing.measures_a_probe(scene):
         return None, "measures a slot that was slow"
     drawn, idle = rebalancing.rebalance(scene)
-    return drawn or rebalancing.probe(scene), waits or gathering.out_of_reach(view) or idle
+    return drawn or rebalancing.probe(scene), waits or _left_waiting(scene) or idle
+
+
+def _left_waiting(scene: Scene) -> str:
+    """Why workers that stand ready are no newcomers."""
+    return benching.reason(scene.memory, scene.now) or gathering.out_of_reach(scene.view)
 
 
 def _coming(scene: Scene) -> list[WorkerId]:
-    """Workers that start up where nothing drains: they could take over from the last ones."""
+    """Workers that start up, or answer late, where nothing drains: they could take over."""
     view = scene.view
     slots = drafts.slots_of(view)
     starting = [worker for worker, slot in slots.items() if slot.state == "starting"]
     if scene.ask.stop is not None:
         return []
-    return sorted(worker for worker in starting if not is_drained(view, worker, slots))
+    late = benching.may_answer_yet(scene.memory, scene.now)
+    return sorted(w for w in (*starting, *late) if not is_drained(view, w, slots))
 
 
 def _members(scene: Scene, layout: Layout) -> list[WorkerId]:
-    """Those with ranks: who stays keeps its order, newcomers come after.
+    """Who stays keeps its order, newcomers with ranks come after.
 
+    Who is left without ranks stays a member: its worker, and how slow it was, stay known.
     A generation shares a member that holds the state with the one before: where only newcomers
     get ranks, all that are there stay without, and who is to leave does so in the next one.
     """
     view, base = scene.view, scene.base
-    staying = [worker for worker in base.workers if worker in layout.ranks]
+    kept = (*layout.ranks, *scene.ask.stay)
+    staying = [worker for worker in base.workers if worker in kept]
     if not any(view.holds_state(worker) for worker in staying):
         staying = [worker for worker in base.workers if view.is_present(worker)]
     return [*staying, *sorted(worker for worker in layout.ranks if worker not in staying)]
@@ -152,7 +157,7 @@ def _members(scene: Scene, layout: Layout) -> list[WorkerId]:
 
 def _leaving(scene: Scene) -> Plan:
     ask, base = scene.ask, scene.base
-    fresh = [slot.worker for slot in ask.fresh if slot.worker is not None]
+    fresh = scene.fresh
     present = {w: held for w, held in scene.present.items() if w in ask.stay}
     doubts = scene.memory.doubts
     layout = drafts.lay_out(scene.view, [*ask.stay, *fresh], present=present, doubts=doubts)

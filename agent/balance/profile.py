@@ -1,12 +1,13 @@
 """How fast each slot computes this job: medians of measured micro-steps, and what stands in.
 
 A slot is judged by its own measurements, so a slow device of a fast kind is seen. Until it has
-some, its kind's median stands in, then the median of all, then equality.
+some, the lower median of its kind stands in (of two, the faster), then that of all kinds, then
+equality.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from statistics import median, median_low
 
 import msgspec
 
@@ -29,7 +30,7 @@ def micro_steps(
     by_kind: dict[str, list[float]] = defaultdict(list)
     for worker, seconds_ in measured.items():
         by_kind[taken[worker].kind].append(seconds_)
-    of_kind = {kind: median(values) for kind, values in by_kind.items()}
+    of_kind = {kind: median_low(values) for kind, values in by_kind.items()}
     of_all = median(of_kind.values()) if of_kind else 1.0
     return {
         worker: nanoseconds(measured.get(worker, of_kind.get(slot.kind, of_all)))
@@ -85,10 +86,11 @@ def rebalance_reason(
     rates: dict[str, list[float]] = defaultdict(list)
     moves: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for slot in slots:
-        if slot.worker is None or not slot.rank_s:
+        if slot.worker is None:
             continue
-        kind = short_kind(slot.kind) or slot.slot.partition(":")[0]
-        rates[kind].append(1 / slot.rank_s)
+        if slot.rank_s:
+            kind = short_kind(slot.kind) or slot.slot.partition(":")[0]
+            rates[kind].append(1 / slot.rank_s)
         change = before.get(slot.worker, 0), after.get(slot.worker, 0)
         if change[0] != change[1]:
             moves[slot.worker.node].add(change)

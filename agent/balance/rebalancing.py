@@ -57,13 +57,14 @@ class Scene:
         return self._step(self.present, self.times)
 
     def lay_out(self, workers: Sequence[WorkerId]) -> Layout:
+        return drafts.lay_out_on(self.view, self._places(workers))
+
+    def _places(self, workers: Sequence[WorkerId]) -> list[Place]:
         places = drafts.places_of(
             self.view, workers, present=self.present, doubts=self.memory.doubts
         )
         waiting = swings.waiting(self.memory, self.settings.balance)
-        if waiting:
-            places = [_no_more(place) if place.worker in waiting else place for place in places]
-        return drafts.lay_out_on(self.view, places)
+        return [_no_more(place) if place.worker in waiting else place for place in places]
 
     @cached_property
     def measured_step(self) -> int | None:
@@ -81,17 +82,67 @@ class Scene:
         return after < before and (before - after) * left >= pause
 
     @cached_property
-    def best(self) -> Layout:
-        """The map that those who stay should have."""
+    def fresh(self) -> tuple[WorkerId, ...]:
+        return tuple(slot.worker for slot in self.ask.fresh if slot.worker is not None)
+
+    @cached_property
+    def holding(self) -> tuple[WorkerId, ...]:
+        return tuple(worker for worker in self.ask.stay if self.present[worker])
+
+    @cached_property
+    def alone(self) -> Layout:
+        """The best map of those who stay, without anybody new."""
         return self.lay_out(self.ask.stay)
 
-    def is_worth_it(self, layout: Layout) -> bool:
-        """It pays, and shortens the whole step clearly: by more, the more has moved lately."""
+    @cached_property
+    def joined(self) -> Layout | None:
+        """The best map with those who wait; None where it pays no joiner, or gives them nothing."""
+        if not self.fresh:
+            return None
+        layout = self.lay_out([*self.ask.stay, *self.fresh])
+        if not any(worker in layout.ranks for worker in self.fresh):
+            return None
+        pause = self.settings.balance.join_pause_s * profile.NS_PER_S
+        return layout if self.pays(self._step_alone, layout.step, pause=pause) else None
+
+    @cached_property
+    def grows(self) -> bool:
+        """More slots make the step shorter by their number alone, whatever each measures."""
+        usual = [
+            [replace(place, micro_step=profile.NS_PER_S) for place in self._places(workers)]
+            for workers in ([*self.ask.stay, *self.fresh], self.ask.stay)
+        ]
+        after, before = (drafts.lay_out_on(self.view, places).step for places in usual)
+        return after < before
+
+    @cached_property
+    def best(self) -> Layout:
+        """The map to have now: of those who stay, or with some new ones that measure as better."""
+        layout = self.joined
+        if layout is None:
+            return self.alone
+        is_clear = self._step_alone - layout.step >= self._least_gain(layout) * self._step_alone
+        return layout if is_clear else self.alone
+
+    @cached_property
+    def _step_alone(self) -> int:
+        return min(self.step_now, self.alone.step)
+
+    def _least_gain(self, layout: Layout) -> float:
+        """More, the more has moved lately; who was not measured must take over from a slow slot."""
         balance, memory = self.settings.balance, self.memory
-        before, after = self.step_now, layout.step
         lately = [at for at in memory.moves if memory.position - at < balance.pays_within]
-        is_clear = self._gain(layout) >= balance.least_gain * (1 + len(lately))
-        return is_clear and self.pays(before, after, pause=balance.rebalance_steps * before)
+        least = balance.least_gain * (1 + len(lately))
+        slots = drafts.slots_of(self.view)
+        known = (slots[w] for w in layout.ranks if w in slots and not self.present.get(w))
+        return least if profile.are_measured(known) else max(least, 1 - 1 / balance.slow_from)
+
+    def is_worth_it(self, layout: Layout) -> bool:
+        """It pays, and shortens the whole step clearly."""
+        before, after = self.step_now, layout.step
+        is_clear = self._gain(layout) >= self._least_gain(layout)
+        pause = self.settings.balance.rebalance_steps * before
+        return is_clear and self.pays(before, after, pause=pause)
 
     def holds_of_late(self, layout: Layout) -> bool:
         """The last few steps say so, too: they are the same moments for the slots of a machine."""
@@ -106,7 +157,8 @@ class Scene:
         held: Mapping[WorkerId, tuple[LogicalRank, ...]],
         times: Mapping[WorkerId, int],
     ) -> int:
-        return step_of(Place(w, times.get(w, 1), held.get(w, ())) for w in self.ask.stay)
+        workers = (*self.ask.stay, *self.fresh)
+        return step_of(Place(w, times.get(w, 1), held.get(w, ())) for w in workers)
 
     def is_certain(self, layout: Layout) -> bool:
         """The gain is more than noise, which explains the less the longer it promises the same."""
@@ -124,13 +176,14 @@ class Scene:
     def draft(
         self, layout: Layout, *, reason: str, occasion: Occasion, step: int | None = None
     ) -> Plan:
-        """The same members with other ranks."""
+        """The members with other ranks, and whoever is new; who holds nothing is still known."""
         promised = step or layout.step
+        new = sorted(worker for worker in layout.ranks if worker not in self.base.workers)
         return drafts.draft(
             layout,
             generation=self.generation,
             mode=Mode.BOUNDARY,
-            order=self.base.workers,
+            order=(*self.base.workers, *new),
             main=self.base.main,
             reason=reason,
             occasion=occasion,
@@ -148,9 +201,9 @@ def rebalance(scene: Scene) -> tuple[Plan | None, str]:
     view, ask, memory = scene.view, scene.ask, scene.memory
     balance = scene.settings.balance
     slots = drafts.slots_of(view)
-    own = [slots[worker] for worker in ask.stay if worker in slots]
+    own = [slots[worker] for worker in (*ask.stay, *scene.fresh) if worker in slots]
     idle = _why_idle(scene) or swings.why(memory, balance)
-    if not own or not profile.are_measured(s for s in own if s.worker and scene.present[s.worker]):
+    if not own or not profile.are_measured(slots[w] for w in scene.holding if w in slots):
         return None, idle
     layout = scene.best
     if not (ask.rebalance and layout.step < scene.step_now):
@@ -178,7 +231,7 @@ def follow_promise(scene: Scene) -> Memory:
     memory = swings.follow(scene.view, scene.memory, scene.settings.balance)
     scene = replace(scene, memory=memory)
     slots = drafts.slots_of(scene.view)
-    own = [slots[w] for w in scene.ask.stay if w in slots and scene.present[w]]
+    own = [slots[w] for w in scene.holding if w in slots]
     is_so = bool(own) and profile.are_measured(own) and scene.is_worth_it(scene.best)
     if not (is_so and scene.holds_of_late(scene.best)):
         return replace(memory, promised=None)
@@ -272,13 +325,11 @@ def probe(scene: Scene) -> Plan | None:
     if not due:
         return None
     slot, times = due[0], scene.times
+    # Where nobody has more than one, somebody does without for these steps.
     giver = max(
-        (worker for worker in scene.ask.stay if len(present[worker]) > 1),
-        key=lambda worker: (len(present[worker]) * times[worker], worker),
-        default=None,
+        (worker for worker in scene.ask.stay if present[worker]),
+        key=lambda worker: (len(present[worker]) > 1, len(present[worker]) * times[worker], worker),
     )
-    if giver is None:
-        return None
     given = present[giver][-1]
     ranks = {**present, giver: present[giver][:-1], slot: (given,)}
     layout = Layout({w: held for w, held in ranks.items() if held}, scene.step_now, (given,), "")

@@ -221,7 +221,11 @@ def undo(view: JobView, memory: Memory) -> Plan | None:
     return Plan(
         generation=GenerationNumber(view.head.era, view.head.planned + 1),
         mode=Mode.BOUNDARY,
-        assignments=trial.former,
+        # Who had joined stays a member: what it measured is known.
+        assignments=(
+            *trial.former,
+            *(Assignment(w, ()) for w in base.workers if w not in {e.worker for e in trial.former}),
+        ),
         main=base.main,
         reason=trial.undone,
         occasion=Occasion.UNDO,

@@ -114,7 +114,7 @@ class Slot:
 
 @dataclass
 class Race:
-    """One job on the slots of node a; `run` completes steps."""
+    """One job on the slots of node a, the last ones on node b; `run` completes steps."""
 
     slots: list[Slot]
     logical_workers: int
@@ -123,6 +123,8 @@ class Race:
     #: Beside the micro-steps, in every step.
     overhead_s: float = 0.01
     balance: Balance = field(default_factory=Balance)
+    #: So many of the slots are on node b, which comes when node a trains.
+    on_b: int = 0
     world: World = field(init=False)
     step: int = 0
     #: Ranks by slot after each step, and what the step took.
@@ -143,15 +145,22 @@ class Race:
         self._noise = Even(noise, self.seed) if isinstance(noise, float) else noise
         self.world = World(logical_workers=self.logical_workers, balance=self.balance)
         self.world.report_of = self._report
-        self.world.start("a", slots=len(self.slots))
+        self.world.start("a", slots=len(self.slots) - self.on_b)
         self.world.advance(2.0)
+        if self.on_b:
+            self.world.start("b", slots=self.on_b)
+            self.world.advance(2.0)
 
     @property
     def counts(self) -> tuple[int, ...]:
         held = dict.fromkeys(range(len(self.slots)), 0)
-        for worker in self.world.nodes["a"].workers.values():
-            held[int(worker.id.slot.partition(":")[2])] = len(self._ranks(worker))
+        for worker in self._workers():
+            held[self._index(worker.id)] = len(self._ranks(worker))
         return tuple(held.values())
+
+    @property
+    def workers(self) -> set[WorkerId]:
+        return {worker.id for worker in self._workers()}
 
     @property
     def events(self) -> list[JobEvent]:
@@ -194,6 +203,13 @@ class Race:
 
     # --- a step ----------------------------------------------------------------------------------
 
+    def _workers(self) -> list[PlayedWorker]:
+        return [w for node in self.world.nodes.values() for w in node.workers.values()]
+
+    def _index(self, worker: WorkerId) -> int:
+        first = 0 if worker.node == "a" else len(self.slots) - self.on_b
+        return first + int(worker.slot.partition(":")[2])
+
     def _ranks(self, worker: PlayedWorker) -> tuple[int, ...]:
         commit = worker.entered
         return (
@@ -203,7 +219,7 @@ class Race:
     def _complete_step(self) -> float:
         busy: dict[WorkerId, float] = {}
         self._noise.next_step()
-        for worker in self.world.nodes["a"].workers.values():
+        for worker in self._workers():
             commit = worker.entered
             if commit is not None and commit.generation != self._generation:
                 self._generation = commit.generation
@@ -221,7 +237,7 @@ class Race:
 
     def _compute(self, worker: WorkerId, ranks: int) -> float:
         """A step's micro-steps on one slot, and what they measure there."""
-        index = int(worker.slot.partition(":")[2])
+        index = self._index(worker)
         slot = self.slots[index]
         each = [slot.takes(self.step) * self._noise.of(index) for _ in range(ranks)]
         window = self._windows.setdefault(worker, Window())

@@ -1,0 +1,71 @@
+"""Who waits joins where that helps: by number at once, by speed as any other move of ranks."""
+
+import pytest
+
+from easyscale.agent import changes
+from easyscale.agent.changes import Change
+from easyscale.agent.memory import Memory
+from easyscale.model import Occasion
+from tests.support.speeds import Race, between, steady
+from tests.support.views import Job, commit, job_spec, launch_settings, worker
+
+A, A1, B = worker("a"), worker("a/1"), worker("b")
+simulated = pytest.mark.timeout(90)
+
+
+def proposed(slow_s: float | None, well_s: float | None = 0.1, *, ranks: int = 2) -> Change:
+    """Two slots of node a share the ranks; a slot of node b waits; both have settled."""
+    half = ranks // 2
+    job = Job(job_spec(logical_workers=ranks)).leads()
+    job.node("a", ("in_use", slow_s) if slow_s else "in_use", ("in_use", well_s or 0.0))
+    job.committed(commit(1, {A: range(half), A1: range(half, ranks)})).node("b", "standby")
+    view = job.view()
+    assert view.base is not None
+    found = Change(None, "", Memory(entered=view.base.generation))
+    for now in (0.0, 5.0):
+        found = changes.propose(view, found.memory, now, settings=launch_settings())
+    return found
+
+
+def test_a_standby_takes_the_ranks_of_a_straggler_which_stays_a_member() -> None:
+    plan = proposed(0.4).plan
+    assert plan is not None
+    held = {each.worker: len(each.ranks) for each in plan.assignments}
+    assert held == {A: 0, A1: 1, B: 1}
+    assert plan.occasion is Occasion.REBALANCE, "it is tried, and taken back if it does not help"
+    assert plan.reason == "cpu 2.5 to 10/s: a 1 → 0, b 0 → 1 a slot"
+
+
+@pytest.mark.parametrize("slow_s", [0.1, 0.101, 0.11, 0.118])
+def test_no_healthy_worker_makes_room_for_a_standby_that_was_never_measured(slow_s: float) -> None:
+    found = proposed(slow_s)
+    assert found.plan is None
+    assert "stays standby" in found.reason
+
+
+def test_more_slots_for_more_ranks_join_at_once_whatever_was_measured() -> None:
+    plan = proposed(0.101, ranks=6).plan
+    assert plan is not None
+    assert plan.occasion is Occasion.NONE
+    assert {each.worker: len(each.ranks) for each in plan.assignments} == {A: 2, A1: 2, B: 2}
+
+
+@simulated
+def test_a_straggler_beside_a_standby_costs_one_change_and_no_process() -> None:
+    race = Race([between(0.1, 0.4, 20, 10**9), steady(0.1), steady(0.1)], 2, on_b=1)
+    race.run(20)
+    workers = race.workers
+    assert race.counts == (1, 1, 0)
+    race.until((0, 1, 1), within=15)
+    race.run(130)
+    assert race.counts == (0, 1, 1)
+    assert race.moves <= 3, "to the standby, and perhaps a look at the slow one"
+    assert race.workers == workers, "nobody was started anew"
+    assert {each.facts["slot"] for each in race.told("slow")} == {"cpu:0"}
+
+
+@simulated
+def test_noise_brings_no_standby_in() -> None:
+    race = Race([steady(0.1)] * 3, 2, noise=0.2, on_b=1, seed=1)
+    race.run(150)
+    assert set(race.maps) == {(1, 1, 0)}

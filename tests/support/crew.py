@@ -38,7 +38,7 @@ from easyscale.pulse import Beat, Pulse
 M = TypeVar("M")
 
 DEADLINE_S = 60.0
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(slots=True)

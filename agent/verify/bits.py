@@ -18,6 +18,7 @@ from easyscale.agent.verify.kinds import (
     Tell,
     between,
     capability_of,
+    kinds_at_d2,
     kinds_at_hand,
     with_kind,
 )
@@ -28,6 +29,7 @@ from easyscale.agent.verify.levels import (
     judge_kinds,
     judge_layouts,
     judge_pinned,
+    judge_repeated,
 )
 from easyscale.agent.verify.rehearsal import RehearsalSettings, RunFailed, opened
 from easyscale.agent.verify.verification import (
@@ -106,17 +108,22 @@ def _examine(
     measured = Measured(kind=first.name, run=verification.fixed.run)
     plain = OnOneKind(hosts, first.name, steps=steps, tell=tell, measured=measured)
     unpinned = [on(kind, _D1) for kind in others]
-    pinned, *pinned_others = [on(kind, _D2) for kind in kinds]
+    pinned, *pinned_others = [on(kind, _D2) for kind in kinds_at_d2(kinds)]
     apart = [judge_kinds(between(plain, other)) for other in unpinned]
     for other in pinned_others:  # the last import of torch is over when these are
         _ = other.measured
     cost = cost_of(plain.again(), pinned.measured)
     pairs = [between(pinned, other) for other in pinned_others]
-    return (*checks, *apart, *_judge_d2(first, pairs, cost), _devices(kinds, pairs))
+    return (*checks, *apart, *_judge_d2(kinds, pairs, cost), _devices(kinds, pairs))
 
 
-def _judge_d2(first: Kind, pairs: Sequence[BetweenKinds], cost: str) -> tuple[Check, ...]:
-    return tuple(judge_pinned(pair, cost) for pair in pairs) or (judge_alone(first, cost),)
+def _judge_d2(kinds: Sequence[Kind], pairs: Sequence[BetweenKinds], cost: str) -> tuple[Check, ...]:
+    if len(kinds) == 1:
+        return (judge_alone(kinds[0], cost),)
+    return tuple(
+        judge_repeated(pair, cost) if kind.is_repeat else judge_pinned(pair, cost)
+        for kind, pair in zip(kinds_at_d2(kinds)[1:], pairs, strict=True)
+    )
 
 
 def _devices(kinds: Sequence[Kind], pairs: Sequence[BetweenKinds]) -> Check:

@@ -45,6 +45,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[Slot, ...]
     #: Played on the slots of another kind by these variables.
     told: Mapping[str, str] = {}
+    #: The same one once more: nothing is told that would make it another one.
+    is_repeat: bool = False
 
     @property
     def count(self) -> int:
@@ -99,6 +101,13 @@ def kinds_at_hand(slots: Sequence[Slot], capability: str) -> tuple[Kind, ...]:
         return (own,)
     played = Kind(name=_LOWER_NAMES[capability], slots=own.slots, told=_LOWER[capability])
     return (own, played)
+
+
+def kinds_at_d2(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+    """The same at D2, whose pins stand over what a played kind is told: it repeats the first."""
+    first = kinds[0]
+    again = Kind(name=f"{first.name}, again", slots=first.slots, is_repeat=True)
+    return tuple(again if kind.told else kind for kind in kinds)
 
 
 class OnOneKind:
@@ -167,7 +176,7 @@ def between(one: OnOneKind, other: OnOneKind) -> BetweenKinds:
 def with_kind(
     settings: RehearsalSettings, kind: Kind, determinism: Determinism
 ) -> RehearsalSettings:
-    """Settings of a host of this kind; at D2 the pins stand over what the libraries are told."""
+    """Settings of a host of this kind."""
     return msgspec.structs.replace(
         settings,
         folder=settings.folder / f"{determinism.level}-{_as_file_name(kind.name)}",

@@ -61,6 +61,16 @@ def judge_pinned(pinned: BetweenKinds, cost: str) -> Check:
     return _good("bits at D2", f"the same bits on {one} and on {other}, {cost}")
 
 
+def judge_repeated(pinned: BetweenKinds, cost: str) -> Check:
+    """What two runs with the pins of D2 show where no processor is there to hold one against."""
+    if pinned.point is not None:
+        facts = f"pinned to the baseline, a repeated run has other bits: {_difference(pinned)}"
+        cure = "the same kernels in each run: --determinism same-kind"
+        return Check(name="bits at D2", level=Level.WARNING, facts=f"{facts}; {cost}", cure=cure)
+    facts = "pinned to the baseline, a repeated run has the same bits"
+    return _good("bits at D2", f"{facts}, {cost}; another processor is not at hand to compare with")
+
+
 def judge_alone(kind: Kind, cost: str) -> Check:
     """D2 where there is nothing to hold it against."""
     facts = f"not compared: one kind of device is at hand ({kind.name}); {cost}"
@@ -89,14 +99,15 @@ def judge_devices(
     if all(slot.name.startswith("cpu") for kind in own for slot in kind.slots):
         more = "as at D1: nothing is pinned on this architecture"
         if is_baseline:
-            more = "these and every x86-64 slot with AVX2"
+            more = "by what it pins every x86-64 slot with AVX2 and this torch, not compared here"
         return _good("one kind", f"at D0 and D1 {apart}; at D2 {more}")
     equal = {pair.kinds[1] for pair in pinned if pair.point is None}
     first, *others = own
     together = " + ".join(_counted(kind) for kind in (first, *others) if _is_in(kind, first, equal))
     rest = [kind for kind in others if kind.name not in equal]
     at_d2 = "; apart from ".join((together, *map(_counted, rest)))
-    return _good("one kind", f"at D0 and D1 {apart}. At D2 {at_d2}")
+    note = "; a job trains on one of these kinds at a time" if len(own) > 1 else ""
+    return _good("one kind", f"at D0 and D1 {apart}. Equal at D2: {at_d2}{note}")
 
 
 def _is_in(kind: Kind, first: Kind, equal: set[str]) -> bool:

@@ -1,8 +1,11 @@
-"""Slots of two kinds of processor in one job: refused under D1, of one digest under D2.
+"""Slots of two kinds of processor in one job: refused under D1; under D2 none is another kind.
 
 A second kind is played by what the libraries are told to use at most: they do compute with other
 instructions then, as the digests of each kind alone show. An AVX2 slot offered to an AVX-512 job
 needs a processor with AVX-512; on others an SSE slot is offered to an AVX2 job.
+
+The pins of D2 stand over what the libraries are told: here they make one kind of both. That two
+processors compute the same bits below them is for two processors to show.
 """
 
 import os
@@ -131,9 +134,10 @@ def computed() -> tuple[str, str]:
 
 @pytest.mark.skipif(not baseline(), reason="this architecture has no pinned baseline")
 @pytest.mark.parametrize("other", OTHERS)
-def test_under_d2_both_kinds_train_and_give_the_digest_of_either_alone(
+def test_under_d2_pins_stand_over_what_a_slot_is_told_and_mixed_or_alone_all_end_alike(
     tmp_path: Path, etcd: Server, monkeypatch: pytest.MonkeyPatch, other: tuple[str, ...]
 ) -> None:
+    """Without them the second node would be of the other kind and bits of the tests above."""
     with monkeypatch.context() as pinned:
         for name, value in baseline().items():
             pinned.setitem(os.environ, name, value)

@@ -17,7 +17,9 @@ from easyscale.agent.verify.kinds import (
     Measured,
     OnOneKind,
     capability_of,
+    kinds_at_d2,
     kinds_at_hand,
+    with_kind,
 )
 from easyscale.agent.verify.levels import (
     cost_of,
@@ -327,6 +329,41 @@ def test_of_a_processor_the_next_lower_kind_is_played() -> None:
     assert [kind.name for kind in kinds_at_hand(slots, "")] == ["this processor"]
 
 
+def test_a_played_processor_is_none_at_d2_where_the_pins_stand_over_what_it_is_told(
+    tmp_path: Path,
+) -> None:
+    own, again = kinds_at_d2(kinds_at_hand((Slot(name="cpu:0"),), "avx2"))
+    assert (own.name, own.is_repeat, again.name, again.is_repeat) == (
+        "avx2", False, "avx2, again", True,
+    )  # fmt: skip
+    host = with_kind(settings(tmp_path), again, Determinism.HETEROGENEOUS)
+    assert host.environment == settings(tmp_path).environment
+    gpus = kinds_at_hand(GPUS, "avx512")
+    assert kinds_at_d2(gpus) == gpus
+
+
+CPUS = {
+    ("D1", "avx2"): "a", ("D1", "sse"): "b", ("D2", "avx2"): "x", ("D2", "avx2, again"): "x"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("again", "level"), [("x", Level.GOOD), ("y", Level.WARNING)])
+def test_on_one_processor_d2_claims_a_repeated_run_and_no_other_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str, level: Level
+) -> None:
+    bench = Bench(CPUS | {("D2", "avx2, again"): again, ("D1", ""): "a"})
+    bench.patch(monkeypatch)
+    monkeypatch.setattr(bits, "capability_of", lambda: "avx2")
+    asked = msgspec.structs.replace(settings(tmp_path), slots=(Slot(name="cpu:0"),))
+    checks = {c.name: c for c in bits.examine(asked, lambda run, step: None, steps=6)}
+    check = checks["bits at D2"]
+    assert check.level is level
+    assert check.facts.startswith("pinned to the baseline, a repeated run has ")
+    assert ("other bits" in check.facts) is (level is Level.WARNING)
+    assert ("another processor is not at hand" in check.facts) is (level is Level.GOOD)
+    assert "sse" not in check.facts
+
+
 def run_of(digest: str) -> Run:
     """A run of one step, whose state at the end has this digest."""
     run = Run(
@@ -415,7 +452,8 @@ def test_with_three_kinds_each_is_compared_with_the_first(
     assert differs.facts.startswith("L4 and H100 differ first at model.w, step 0, in aten.mm")
     assert checks[-1].facts == (
         "at D0 and D1 1 GPU (L4); apart from 2 GPUs (A100); apart from 1 GPU (H100). "
-        "At D2 1 GPU (L4) + 2 GPUs (A100); apart from 1 GPU (H100)"
+        "Equal at D2: 1 GPU (L4) + 2 GPUs (A100); apart from 1 GPU (H100); "
+        "a job trains on one of these kinds at a time"
     )
 
 
@@ -443,7 +481,7 @@ def test_a_guess_that_lets_no_run_come_to_its_end_is_taken_back(
 @pytest.mark.parametrize(
     ("is_baseline", "at_d2"),
     [
-        (True, "these and every x86-64 slot with AVX2"),
+        (True, "by what it pins every x86-64 slot with AVX2 and this torch, not compared here"),
         (False, "as at D1: nothing is pinned on this architecture"),
     ],
 )

@@ -9,13 +9,23 @@ from dataclasses import replace
 
 import msgspec
 
-from easyscale.agent import beginnings, budget, changes, drafts, endings, survivors, wishes, words
+from easyscale.agent import (
+    beginnings,
+    benching,
+    budget,
+    changes,
+    drafts,
+    endings,
+    survivors,
+    wishes,
+    words,
+)
 from easyscale.agent.balance import limits, trials
 from easyscale.agent.beginnings import Start
 from easyscale.agent.memory import Memory, observe
 from easyscale.agent.settings import Timeouts
 from easyscale.agent.verdicts import Standpoint, Verdict
-from easyscale.model import GenerationNumber, Mode, WorkerId
+from easyscale.model import GenerationNumber, Mode, Plan, WorkerId
 from easyscale.rendezvous.agreement import (
     CommitPlan,
     Fence,
@@ -175,11 +185,29 @@ def _settle_open_plan(at: Standpoint, memory: Memory) -> Verdict | None:
     if waits is None:
         memory = trials.put_on_trial(plan, view, memory, at.settings)
         return Verdict(CommitPlan(commit, _answered(at, plan.workers)), plan.reason, memory)
-    limit_s = at.timeouts.prepare_timeout_s
+    if other := _overtaken_by(at, plan):
+        reason = f"{label} given up: {other}, and {waits}"
+        return Verdict(GiveUp(plan.generation), reason, memory)
+    silent = benching.silent(plan, view)
+    limit_s = benching.patience_s(at.settings) if silent else at.timeouts.prepare_timeout_s
     if at.now - since >= limit_s:
+        memory = benching.bench(memory, silent, at.now, at.timeouts)
         reason = f"{label} given up after {limit_s:g} s: {waits}"
         return Verdict(GiveUp(plan.generation), reason, memory)
     return Verdict(None, waits, memory, since + limit_s)
+
+
+def _overtaken_by(at: Standpoint, plan: Plan) -> str:
+    """What was asked since, and asks for another plan than this one, which still waits."""
+    if plan.assignments and any(wish.kind == "stop" for wish in at.view.wishes.values()):
+        return "the job is to stop"
+    slots = drafts.slots_of(at.view)
+    away = [
+        each.worker
+        for each in plan.assignments
+        if each.ranks and wishes.is_drained(at.view, each.worker, slots)
+    ]
+    return f"{words.places(away)} {'is' if len(away) == 1 else 'are'} to drain" if away else ""
 
 
 def _answered(at: Standpoint, members: tuple[WorkerId, ...]) -> tuple[str, ...]:

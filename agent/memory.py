@@ -144,6 +144,14 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Bench:
+    """A newcomer that did not say ready: how often in a row, and until when it is left out."""
+
+    times: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """All times are the leader's own clock, seconds."""
 
@@ -159,6 +167,7 @@ class Memory:
     broken: tuple[GenerationNumber, float] | None = None
     attempt: Attempt | None = None
     plan: tuple[GenerationNumber, float] | None = None
+    benched: Mapping[WorkerId, Bench] = field(default_factory=dict)
     #: The newest generation that all its members were seen to have entered.
     entered: GenerationNumber | None = None
     #: The change that is wanted, since when it is this one, and since when there is any.
@@ -229,6 +238,14 @@ def observe(
     if base is not None and view.is_entered(base):
         memory = replace(memory, entered=base.generation)
     memory = _notice_attempt(memory, view, now)
+    if memory.benched:
+        said = {worker for ready in view.ready.values() for worker in ready}
+        kept = {
+            worker: bench
+            for worker, bench in memory.benched.items()
+            if worker not in said and not view.ended(worker)
+        }
+        memory = replace(memory, benched=kept)
     return _notice_reports(memory, view, now)
 
 

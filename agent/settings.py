@@ -22,6 +22,9 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     settle_s: float = 0.5
     #: A plan whose members do not all hold it by then is given up.
     prepare_timeout_s: float = 60.0
+    #: A newcomer that does not say ready is left out for this long, doubling up to the most.
+    bench_first_s: float = 5.0
+    bench_most_s: float = 600.0
     #: Least silence of a worker inside a micro-step that counts as hung.
     hang_least_s: float = 10.0
     #: The same in steps of the job's median.

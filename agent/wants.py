@@ -1,5 +1,6 @@
 """What wishes, slots and measurements ask of the running generation. Pure."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from easyscale.agent import drafts, gathering
@@ -24,8 +25,14 @@ class Wanted:
     rebalance: bool
 
 
-def wanted(view: JobView, base: Commit, limit: gathering.NodeLimit) -> Wanted:
-    """What everybody who has a say wants of the members of the running generation."""
+def wanted(
+    view: JobView,
+    base: Commit,
+    limit: gathering.NodeLimit,
+    *,
+    benched: Collection[WorkerId] = (),
+) -> Wanted:
+    """What everybody who has a say wants of the members; whoever is benched is no newcomer."""
     slots = drafts.slots_of(view)
     leave = tuple(w for w in base.workers if view.is_present(w) and is_drained(view, w, slots))
     absent = tuple(w for w in base.workers if not view.is_present(w))
@@ -38,6 +45,7 @@ def wanted(view: JobView, base: Commit, limit: gathering.NodeLimit) -> Wanted:
             slot
             for slot in gathering.newcomers(view, limit)
             if slot.worker is not None
+            and slot.worker not in benched
             and not is_drained(view, slot.worker, slots)
             and not any(moves_away(wish, slot.worker) for wish in wishes)
         ),

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import psutil
 
+from easyscale.rendezvous.keys import JobKeys
 from tests.support.etcd import Server
-from tests.support.nodes import Job, Node, Reference, gone, is_alive, no_doors
+from tests.support.nodes import Job, Node, Reference, freeze, gone, is_alive, no_doors
 
 
 def test_a_node_beyond_the_most_takes_over_from_the_only_one_at_work(
@@ -25,6 +26,41 @@ def test_a_node_beyond_the_most_takes_over_from_the_only_one_at_work(
         job.hurry()
         job.holds(b.finish())
         assert len(job.pids()) == 2
+        job.repeated_only()
+
+
+def standbys(node: Node) -> list[int]:
+    """The workers of a node, all of which wait for ranks; a worker is a child of the zygote."""
+    zygotes = [
+        process
+        for process in map(psutil.Process, node.descendants())
+        if any("runtime.zygote" in word for word in process.cmdline())
+        and process.ppid() == node.run.process.pid
+    ]
+    return sorted(child.pid for zygote in zygotes for child in zygote.children())
+
+
+def test_a_stopped_standby_keeps_nobody_from_taking_over(
+    tmp_path: Path, reference: Reference, etcd: Server
+) -> None:
+    with Job(tmp_path, reference, etcd=etcd, options=("--nodes", "1:1")) as job:
+        a = job.start("a")
+        job.reaches(0)
+        b = job.start("b", slots=2)
+        job.stands_by("b")
+        key = JobKeys.of(job.name).node("b")
+        job.until(lambda: job.stored(key).count('"standby"') == 2, "both stand by")
+        stopped = standbys(b)[-1]
+        freeze(stopped)
+        a.run.signal(signal.SIGTERM)
+        assert a.finish(within_s=28.0)["event"] in ("left", "drained")
+        assert a.events("draining"), job.report()
+        # Its agent kills it within the limit of a hang.
+        gone([stopped], within_s=20.0)
+        assert b.sees("hung")["slot"]
+        job.hurry()
+        job.holds(b.finish())
+        assert stopped not in job.pids()
         job.repeated_only()
 
 

@@ -185,6 +185,10 @@ class Player:
     def do_freeze(self, name: str) -> None:
         self._world.nodes[name].frozen = True
 
+    def do_stop_worker(self, place: str) -> None:
+        """A signal holds its process (SIGSTOP): it computes nothing and answers nobody."""
+        self._world.worker(place).frozen = True
+
     def do_wake(self, name: str) -> None:
         self._world.nodes[name].frozen = False
 

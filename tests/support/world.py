@@ -255,6 +255,10 @@ class World:
             self.pump()
 
     def _beat(self, worker: Worker) -> Beat:
+        if worker.frozen:
+            phase = Phase.WAITING if worker.entered is None else Phase.OUTER_BODY
+            return Beat(phase=phase, position=worker.position, step=worker.position, rank=None,
+                        micro_steps=0, since_s=0.0, is_stopped=True)  # fmt: skip
         return Beat(phase=Phase.OUTER_BODY, position=worker.position, step=worker.position,
                     rank=None, micro_steps=0, since_s=self.now)  # fmt: skip
 

@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
+from easyscale.agent import benching
 from easyscale.agent.leader import decide
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.verdicts import Standpoint, Verdict
-from easyscale.model import JobState, Mode, Outcome, WorkerId
+from easyscale.model import JobState, Mode, Outcome, Readiness, WorkerId
 from easyscale.rendezvous.agreement import (
     CommitAtOnce,
     CommitPlan,
@@ -21,6 +22,7 @@ from easyscale.rendezvous.keys import Incarnation
 from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, number, worker
 
 A, B, C, D = (worker(name) for name in "abcd")
+B1, B2 = worker("b/1"), worker("b/2")
 
 
 def ask(
@@ -600,6 +602,11 @@ def test_a_rebalance_that_holds_what_it_promised_stays() -> None:
 # --- the open plan -----------------------------------------------------------------------------
 
 
+def proposed(verdict: Verdict) -> tuple[WorkerId, ...]:
+    assert isinstance(verdict.decision, Propose), verdict.reason
+    return verdict.decision.plan.workers
+
+
 def planned(job: Job) -> Job:
     verdict = settled(job)
     assert isinstance(verdict.decision, Propose)
@@ -628,8 +635,87 @@ def test_a_restarted_process_on_the_same_slot_is_no_member_of_the_plan() -> None
 def test_a_plan_nobody_answers_is_given_up_in_the_end() -> None:
     job = planned(running(A).node("b"))
     first = ask(job, now=200.0)
-    late = ask(job, now=260.0, memory=first.memory)
+    late = ask(job, now=205.0, memory=first.memory)
     assert late.decision == GiveUp(number(2))
+
+
+def test_newcomers_that_do_not_answer_are_left_out_and_asked_again_after_ever_longer() -> None:
+    job = running(A).node("b", "standby", "standby", "standby")
+    job = planned(job)
+    made = job.view().plans[number(2)]
+    assert made.workers == (A, B, B1, B2)
+    job.planned(made, ready=[A, B, B2])
+    first = ask(job, now=200.0)
+    assert first.decision is None
+    assert first.wake_s == 205.0
+    late = ask(job, now=205.0, memory=first.memory)
+    assert late.decision == GiveUp(number(2))
+    job.drop(KEYS.plan(number(2)))
+    for each in (A, B, B2):
+        job.drop(KEYS.ready(number(2), each))
+    soon = ask(job, now=205.1, memory=late.memory)
+    assert proposed(ask(job, now=205.6, memory=soon.memory)) == (A, B)
+    then = ask(job, now=210.0, memory=late.memory)
+    assert proposed(ask(job, now=210.5, memory=then.memory)) == (A, B, B1, B2)
+
+    bench = late.memory.benched[B1]
+    assert (bench.times, bench.until_s) == (1, 210.0)
+    twice = benching.bench(late.memory, [B1], 211.0, launch_settings().timeouts)
+    assert (twice.benched[B1].times, twice.benched[B1].until_s) == (2, 221.0)
+
+
+def test_a_late_word_of_a_newcomer_is_enough_to_ask_it_again() -> None:
+    memory = benching.bench(Memory(), [B, B1], 200.0, launch_settings().timeouts)
+    job = running(A).node("b", "standby", "standby")
+    job.put(KEYS.ready(number(7), B), Readiness(address="b"))
+    assert ask(job, now=200.1, memory=memory).memory.benched.keys() == {B1}
+    assert ask(job.gone(B1), now=200.1, memory=memory).memory.benched == {}
+
+
+def test_a_member_at_work_that_does_not_answer_is_waited_for() -> None:
+    job = planned(running(A).node("b"))
+    job.planned(job.view().plans[number(2)], ready=[B])
+    first = ask(job, now=200.0)
+    assert ask(job, now=259.0, memory=first.memory).decision is None
+    assert ask(job, now=260.0, memory=first.memory).decision == GiveUp(number(2))
+
+
+def test_a_plan_waits_for_newcomers_for_a_part_of_a_short_grace() -> None:
+    job = planned(running(A).node("b"))
+    settings = launch_settings(grace_s=6.0)
+    first = ask(job, now=200.0, settings=settings)
+    assert first.wake_s == 201.0
+
+
+@pytest.mark.parametrize("kind", ("drain", "stop"))
+def test_a_plan_that_waits_is_given_up_at_once_for_what_is_asked_of_its_members(kind: str) -> None:
+    job = planned(running(A).node("b"))
+    job.planned(job.view().plans[number(2)], ready=[A])
+    first = ask(job, now=200.0)
+    verdict = ask(job.wish(kind, "a"), now=200.1, memory=first.memory)
+    assert verdict.decision == GiveUp(number(2))
+    assert verdict.reason.endswith(", and b/cpu:0 has not said ready for gen 2")
+    assert not verdict.memory.benched, "it had no time to answer"
+
+
+def test_the_plan_that_a_drain_asked_for_is_not_given_up_for_it() -> None:
+    job = running(A).node("b").wish("drain", "a")
+    job = planned(job)
+    job.planned(job.view().plans[number(2)], ready=[A])
+    first = ask(job, now=200.0)
+    assert ask(job, now=200.1, memory=first.memory).decision is None
+
+
+def test_where_the_last_drain_who_did_not_answer_once_has_a_second_chance() -> None:
+    memory = benching.bench(Memory(), [B], 200.0, launch_settings().timeouts)
+    job = running(A).node("b").wish("drain", "a")
+    first = ask(job, now=200.0, memory=memory)
+    second = ask(job, now=201.0, memory=first.memory)
+    assert second.decision is None
+    assert "b/cpu:0 may be ready soon to take over" in second.reason
+    third = ask(job, now=205.0, memory=second.memory)
+    fourth = ask(job, now=205.5, memory=third.memory)
+    assert proposed(fourth) == (A, B)
 
 
 def test_a_new_leader_takes_over_an_open_plan() -> None:

@@ -25,7 +25,7 @@ from easyscale.agent.hardware.devices_file import DevicesFile
 from easyscale.agent.hardware.gpu_watch import GpuWatch
 from easyscale.agent.inbox import Inbox
 from easyscale.agent.link import StoreLink
-from easyscale.agent.outfit import fork_request, identity_of, local_host
+from easyscale.agent.outfit import fork_request, identity_of, local_host, training_members
 from easyscale.agent.processes.guard import LeaseGuard
 from easyscale.agent.processes.orphans import OrphanReaper, is_init
 from easyscale.agent.processes.supervisor import CLOSE_TIMEOUT_S, Supervisor
@@ -301,7 +301,10 @@ class Driver:
         assert spec is not None, "workers are forked once the job is open"
         offered = (slot for slot in self._slots if slot.name == worker.slot)
         slot = next(offered, events.Slot(name=worker.slot))  # a standby's slot may be offered later
-        self._supervisor.fork(fork_request(self._settings, spec, worker, slot=slot))
+        members = training_members(self._state)
+        self._supervisor.fork(
+            fork_request(self._settings, spec, worker, slot=slot, members=members)
+        )
 
     def _keep_profile(self, record: ProfileRecord) -> None:
         try:

@@ -7,13 +7,13 @@ import signal as signal_numbers
 
 from msgspec.structs import replace
 
-from easyscale.agent import closing, crew, news, words
+from easyscale.agent import closing, crew, news, respawns, words
 from easyscale.agent.actions import Exit, KillWorker, Leave, ReportCause, Resign, Write
 from easyscale.agent.cause import first_cause, no_worker_can_start
 from easyscale.agent.events import Signalled
 from easyscale.agent.state import Phase, Stage, State, Turn
 from easyscale.errors import ExitCode
-from easyscale.model import JobState, Outcome, Wish, encode
+from easyscale.model import JobState, Mode, Outcome, Wish, WorkerFailure, encode
 from easyscale.reports import EventKind
 
 #: After everything here has ended, the outcome is waited for so long.
@@ -213,11 +213,28 @@ def _settle_running(turn: Turn) -> None:
         turn.do(ReportCause(cause=cause))
         _go(turn, ExitCode.JOB_FAILED, f"no worker can start here: {state.lost_zygote}")
         return
+    if (misfit := _misfit(state)) is not None:
+        told = words.in_a_line(misfit.headline)
+        refuse(turn, f"the job goes on without this node, which does not fit it: {told}")
+        return
     if state.commit is not None and state.commit.pauses and crew.was_member(state):
         _settle_paused(turn)
     away_s = turn.now.s - state.away_s if state.away_s is not None else 0.0
     if away_s >= state.settings.timeouts.evict_after_s:
         _finish_alone(turn)
+
+
+def _misfit(state: State) -> WorkerFailure | None:
+    """What the script of this node was refused for on its way into a job that others train."""
+    commit = state.commit
+    if commit is None or not _goes_on_elsewhere(state):
+        return None
+    if commit.mode is Mode.RESTORE and state.node in {worker.node for worker in commit.workers}:
+        return None  # nobody has come further: it may be the script of all
+    if not all(respawns.is_out(state, slot.name) for slot in state.slots):
+        return None
+    failures = [ending.failure for ending in state.buried.values()]
+    return next((f for f in failures if f and f.refused and f.generation is None), None)
 
 
 def _finish_alone(turn: Turn) -> None:

@@ -10,6 +10,7 @@ from easyscale.agent.hardware.devices import slot_environment
 from easyscale.agent.processes.supervisor import SupervisorSettings
 from easyscale.agent.processes.zygote_link import ZygoteSettings
 from easyscale.agent.settings import Identity, LaunchSettings
+from easyscale.agent.state import State
 from easyscale.messages import ForkRequest, WorkerSettings
 from easyscale.model import JobSpec, WorkerId
 from easyscale.rendezvous.endpoints import parse_endpoint
@@ -17,12 +18,22 @@ from easyscale.rendezvous.view import incarnation_of
 
 #: Never handed to a worker: it is for the agent's own connection.
 _SECRETS = frozenset({"EASYSCALE_ETCD_PASSWORD"})
+#: Whom a newcomer asks what they train, until one answers.
+_MOST_MEMBERS = 3
 
 
 def fork_request(
-    settings: LaunchSettings, spec: JobSpec, worker: WorkerId, *, slot: Slot
+    settings: LaunchSettings,
+    spec: JobSpec,
+    worker: WorkerId,
+    *,
+    slot: Slot,
+    members: tuple[str, ...] = (),
 ) -> ForkRequest:
-    """Ask for the worker of a slot; what is fixed for the job's life is as its record says."""
+    """Ask for the worker of a slot; what is fixed for the job's life is as its record says.
+
+    `members` are addresses of workers that train already, whom it may ask what.
+    """
     timeouts = settings.timeouts
     hang_s = settings.hang_timeout_s or timeouts.hang_least_s
     return ForkRequest(
@@ -43,11 +54,20 @@ def fork_request(
             forming_timeout_s=timeouts.forming_timeout_s,
             exchange_deadline_s=hang_s + timeouts.exchange_margin_s,
             linger_timeout_s=timeouts.forming_timeout_s,
+            members=members,
         ),
         script=settings.script,
         environment=_worker_environment(settings) | slot_environment(slot),
         working_directory=settings.working_directory,
     )
+
+
+def training_members(state: State) -> tuple[str, ...]:
+    """Addresses of a few members that live, as far as this agent knows."""
+    commit = state.commit
+    members = commit.members if commit is not None else ()
+    living = [m.address for m in members if not state.view.ended(m.worker)]
+    return tuple(living[:_MOST_MEMBERS])
 
 
 def identity_of(settings: LaunchSettings, *, address: str) -> Identity:

@@ -308,6 +308,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     linger_timeout_s: float
     #: Of these the value is the launcher's default: a script that asks for another is refused.
     left_open: tuple[str, ...] = ()
+    #: Addresses of members that train while this worker is forked: it has to build what they do.
+    members: tuple[str, ...] = ()
     #: Set where runs are compared: what the worker writes down, and where its training ends.
     recording: Recording | None = None
 

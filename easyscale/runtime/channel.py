@@ -47,6 +47,8 @@ class Kind(StrEnum):
 
     STORE = "store"
     ASK = "ask"
+    #: What its script has registered: names, shapes, types.
+    LAYOUT = "layout"
     STATE = "state"
 
 
@@ -235,9 +237,19 @@ def dial(address: str, hello: Hello, *, timeout_s: float) -> Wire:
 def ask(address: str, *, token: str, worker: WorkerId, timeout_s: float, commit: str = "") -> str:
     """Ask a worker for what it knows; OSError when it cannot be reached or does not answer."""
     hello = Hello(token=token, worker=worker, kind=Kind.ASK, commit=commit)
+    return _answer(address, hello, timeout_s=timeout_s).decode()
+
+
+def ask_layout(address: str, *, token: str, worker: WorkerId, timeout_s: float) -> bytes:
+    """Ask a worker what its script has registered; OSError as above."""
+    hello = Hello(token=token, worker=worker, kind=Kind.LAYOUT)
+    return bytes(_answer(address, hello, timeout_s=timeout_s))
+
+
+def _answer(address: str, hello: Hello, *, timeout_s: float) -> bytearray:
     wire = dial(address, hello, timeout_s=timeout_s)
     try:
-        return wire.receive(timeout_s=timeout_s).decode()
+        return wire.receive(timeout_s=timeout_s)
     finally:
         wire.close()
 

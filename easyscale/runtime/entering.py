@@ -4,10 +4,10 @@ Every part may break and be repeated in a newer generation; nothing here decides
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -16,7 +16,7 @@ from easyscale.messages import SnapshotRejected
 from easyscale.model import Commit, GenerationNumber, Mode, Span
 from easyscale.runtime import tree
 from easyscale.runtime.buckets import TensorLayout
-from easyscale.runtime.channel import ask, fetch_state
+from easyscale.runtime.channel import ask, ask_layout, fetch_state
 from easyscale.runtime.entry import (
     Arrival,
     AwaitCommit,
@@ -28,7 +28,7 @@ from easyscale.runtime.entry import (
 )
 from easyscale.runtime.exchange import Exchange, Note
 from easyscale.runtime.group import Membership, Wait, form
-from easyscale.runtime.headers import Operation, OperationKind
+from easyscale.runtime.headers import Operation, OperationKind, name_difference
 from easyscale.runtime.listener import Listener
 from easyscale.runtime.neighbours import (
     ASK_INTERVAL_S,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 #: No wait here ends by the clock alone: Patience asks the others first.
 NO_LIMIT_S = 7 * 24 * 3600.0
-
 
 NONE_FORMED = GenerationNumber(0, 0)
 
@@ -147,13 +146,10 @@ class Entering:
         )
         self.waits_for(name)
         group = form(membership, listener=self.listener, wait=wait)
-        registry = self.training.things
-        layout = TensorLayout.of(
-            registry.parameters.items(), [(slot.path, slot.tensor) for slot in registry.buffers]
-        )
+        layout = layout_of(self.training)
         exchange = Exchange(group, layout=layout, n=self.training.settings.logical_workers)
         try:
-            found = self._handshake(exchange, membership, wait)
+            found = self._handshake(exchange, layout, membership, wait)
             return Entrance(commit, exchange, self._perform(found, exchange, membership, wait))
         except BaseException:
             exchange.abandon()
@@ -187,11 +183,13 @@ class Entering:
 
     # --- the handshake ---------------------------------------------------------------------------
 
-    def _handshake(self, exchange: Exchange, membership: Membership, wait: Wait) -> EntryLayout:
-        entry = self._arrive(exchange, membership, wait)
+    def _handshake(
+        self, exchange: Exchange, layout: TensorLayout, membership: Membership, wait: Wait
+    ) -> EntryLayout:
+        entry = self._arrive(exchange, layout, membership, wait)
         if isinstance(entry, Restore):
             self._restore(membership.commit)
-            entry = self._arrive(exchange, membership, wait)
+            entry = self._arrive(exchange, layout, membership, wait)
             if isinstance(entry, Restore) and (wanted := membership.commit.snapshot) is not None:
                 reason = "no member has it on its disk, or none can read it"
                 self.session.say(SnapshotRejected(name=wanted.name, reason=reason))
@@ -206,7 +204,9 @@ class Entering:
             case AwaitCommit(reason=reason) | Restore(reason=reason):
                 raise GenerationBroken(reason)
 
-    def _arrive(self, exchange: Exchange, membership: Membership, wait: Wait) -> Entry:
+    def _arrive(
+        self, exchange: Exchange, layout: TensorLayout, membership: Membership, wait: Wait
+    ) -> Entry:
         commit, standing = membership.commit, self.standing
         newest = self.session.newest
         work = standing.open_work
@@ -220,16 +220,45 @@ class Entering:
             has_record=standing.can_serve_record,
             newest=max(commit.generation, newest.generation if newest else commit.generation),
             digest=digest(self.training.capture().objects) if restoring else "",
+            layout=layout.digest,
         )
         note = Note(newest=arrival.newest, payload=arrival.to_bytes())
         record = exchange.gather(Operation(OperationKind.ENTRY, position=0), note, wait=wait)
         arrivals = [msgspec.json.decode(payload, type=Arrival) for payload in record.payloads]
+        if any(arrival.layout != layout.digest for arrival in arrivals):
+            self._refuse_other_model(exchange, layout, membership, wait, arrivals)
         return arrange(
             arrivals,
             owners=owners(commit, self.training.settings.logical_workers),
             generation=commit.generation,
             mode=commit.mode,
         )
+
+    def _refuse_other_model(
+        self,
+        exchange: Exchange,
+        layout: TensorLayout,
+        membership: Membership,
+        wait: Wait,
+        arrivals: Sequence[Arrival],
+    ) -> NoReturn:
+        """Who has no state and built something else than those who have it ends; they go on.
+
+        Where nobody has any, nobody is right.
+        """
+        note = Note(newest=membership.generation, payload=layout.description)
+        record = exchange.gather(Operation(OperationKind.ENTRY, position=2), note, wait=wait)
+        said = record.payloads
+        holder = next((rank for rank, arrival in enumerate(arrivals) if arrival.has_state), None)
+        if holder is None:
+            places = [membership.place(rank) for rank in range(len(said))]
+            name_difference(said, places)
+        assert holder is not None
+        if not arrivals[membership.rank].has_state and said[holder] != layout.description:
+            raise other_model(layout, said[holder])
+        others = [rank for rank, theirs in enumerate(said) if theirs != said[holder]]
+        names = ", ".join(membership.place(rank) for rank in others)
+        raise GenerationBroken(f"{names} built another model", suspects=others)
 
     def _fetch_commit(self, membership: Membership, source: int) -> None:
         text = ask(
@@ -346,6 +375,42 @@ class Entering:
         self.training.restore(state)
         self.standing.has_state = True
         self.standing.record = None
+
+
+def layout_of(training: Training) -> TensorLayout:
+    """What the script has registered, as all processes must have it."""
+    registry = training.things
+    return TensorLayout.of(
+        registry.parameters.items(), [(slot.path, slot.tensor) for slot in registry.buffers]
+    )
+
+
+def other_model(layout: TensorLayout, theirs: bytes) -> ScriptError:
+    """What ends a newcomer whose script does not build what the job trains."""
+    return ScriptError(
+        "this script builds another model than the job that it joins: "
+        f"{layout.first_difference(theirs)}",
+        hint="the same script, arguments, data and packages on every node",
+    )
+
+
+def refuse_other_model(training: Training, session: Session) -> None:
+    """Raise ScriptError where a member of the running job has registered something else.
+
+    Asked before this worker offers itself: the job does not notice it. Where nobody answers, the
+    handshake compares.
+    """
+    layout, settings = layout_of(training), session.settings
+    for address in settings.members:
+        try:
+            theirs = ask_layout(
+                address, token=settings.token, worker=session.worker, timeout_s=ASK_TIMEOUT_S
+            )
+        except OSError:
+            continue
+        if theirs and theirs != layout.description:
+            raise other_model(layout, theirs)
+        return
 
 
 class Outdated(GenerationBroken):

@@ -30,6 +30,8 @@ class Arrival(Record, frozen=True, kw_only=True):
     newest: GenerationNumber = GenerationNumber(0, 0)
     #: Of its training state, where it stands at a step boundary; else empty.
     digest: str = ""
+    #: A digest of what its script has registered: names, shapes, types.
+    layout: str = ""
 
     def to_bytes(self) -> bytes:
         """Write the payload that travels in the entry operation."""

@@ -138,12 +138,15 @@ def check(
             raise ScriptError(
                 f"{places[0]} has come to {own.kind.value} {own.position}, {place} to "
                 f"{theirs.kind.value} {theirs.position}",
-                hint="call job.evaluate and the loops on every process, never inside `if is_main`",
+                hint="the same loops and calls of job.evaluate on every process: other data or "
+                "arguments, or an `if job.is_main` around them, make them differ",
             )
         if theirs.spans != own.spans:
             raise ValueError(f"{places[0]} and {place} have laid out {own.kind} differently")
+    if own.kind is OperationKind.ENTRY:
+        return  # who has state goes on without a newcomer that built something else: `entering.py`
     if any(words.header.layout != own.layout for words in said):
-        _name_difference(transport, layout, places)
+        name_difference(_gather_texts(transport, layout.description), places)
 
 
 def check_steering(
@@ -164,8 +167,8 @@ def _gather_texts(transport: Transport, text: bytes) -> list[bytes]:
     return [padded.rstrip(b" ") for padded in gather_bytes(transport, text.ljust(longest, b" "))]
 
 
-def _name_difference(transport: Transport, layout: TensorLayout, places: Sequence[str]) -> None:
-    said = _gather_texts(transport, layout.description)
+def name_difference(said: Sequence[bytes], places: Sequence[str]) -> None:
+    """Raise ScriptError with the first tensor that not all have registered alike."""
     first = TensorLayout.read(said[0])
     for place, theirs in zip(places, said, strict=True):
         if theirs != said[0]:

@@ -115,6 +115,8 @@ class Answers:
     state: Callable[[str], Iterable[bytes | memoryview] | None]
     #: A peer told us of this commit record (JSON).
     heard: Callable[[str], None]
+    #: The layout of what the script has registered; empty where nobody is to be told.
+    layout: Callable[[], bytes] = bytes
 
 
 class Listener:
@@ -201,6 +203,8 @@ class Listener:
         match hello.kind:
             case Kind.ASK:
                 wire.send(self._answers.know().encode(), timeout_s=HELLO_TIMEOUT_S)
+            case Kind.LAYOUT:
+                wire.send(self._answers.layout(), timeout_s=HELLO_TIMEOUT_S)
             case Kind.STATE:
                 self._send_state(wire, hello.request)
             case Kind.STORE:

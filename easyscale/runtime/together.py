@@ -40,7 +40,9 @@ from easyscale.runtime.entering import (
     Share,
     Standing,
     StateShelf,
+    layout_of,
     planned_spans,
+    refuse_other_model,
 )
 from easyscale.runtime.exchange import Exchange
 from easyscale.runtime.group import Membership
@@ -105,12 +107,16 @@ class Together:
         session = self._session
         settings = session.settings
         self._progress.beat(Phase.WAITING)
+        refuse_other_model(self._training, session)
+        described = layout_of(self._training).description
         shelf = StateShelf(timeout_s=settings.forming_timeout_s)
         listener = Listener(
             host=settings.local_host,
             token=settings.token,
             worker=self._me,
-            answers=Answers(know=self._know, state=shelf.get, heard=self._heard),
+            answers=Answers(
+                know=self._know, state=shelf.get, heard=self._heard, layout=lambda: described
+            ),
         )
         self._entering = Entering(
             training=self._training,

@@ -8,6 +8,7 @@ with Crew(zygote, tmp_path, script, logical_workers=8) as crew:
 """
 
 import os
+import re
 import selectors
 import signal
 import socket
@@ -134,8 +135,10 @@ class Crew:
             hand.connection.close()
             hand.pulse.close()
 
-    def start(self, node: str, *, spawn: int = 0, **settings: object) -> Hand:
-        """Fork a worker; it runs the script up to `register` by itself."""
+    def start(
+        self, node: str, *, spawn: int = 0, words: tuple[str, ...] = (), **settings: object
+    ) -> Hand:
+        """Fork a worker; it runs the script, with `words` of its own, up to `register`."""
         worker = WorkerId(node, "i1", "cpu:0", spawn)
         ours, theirs = socket.socketpair()
         page = Pulse.allocate()
@@ -143,7 +146,9 @@ class Crew:
         log = os.open(output, os.O_WRONLY | os.O_CREAT, 0o600)
         request = ForkRequest(
             settings=self._worker_settings(worker, settings),
-            script=self._script,
+            script=msgspec.structs.replace(
+                self._script, arguments=(*self._script.arguments, *words)
+            ),
             environment={},
             working_directory=str(self._folder),
         )
@@ -303,3 +308,12 @@ class Crew:
             "linger_timeout_s": 10.0,
         }
         return WorkerSettings(worker=worker, **{**values, **self._settings, **own})
+
+
+def alone(script: Path, folder: Path, *words: str) -> str:
+    """The digest that the script prints when one plain process runs it."""
+    command = [sys.executable, str(script), *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    found = re.search(r"digest (\w+)", done.stdout)
+    assert found is not None
+    return found[1]

@@ -1,6 +1,6 @@
 """Train long enough to be changed under way, and write down all that no change may reach.
 
-    steady.py OUT [--epochs 4] [--loader-workers 0]
+    steady.py OUT [--epochs 4] [--loader-workers 0] [--width 32]
 
 Each process writes every batch, step and epoch that it computes to a file of its own name; bytes
 that differ from what another process wrote under that name are kept as `conflict-*`. `trail` says
@@ -40,10 +40,10 @@ class Rows(torch.utils.data.Dataset):
 class Net(nn.Module):
     """Calls `between` between its layers, forward and backward."""
 
-    def __init__(self, between):
+    def __init__(self, between, width):
         super().__init__()
-        self.first = nn.Sequential(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU())
-        self.rest = nn.Sequential(nn.Dropout(0.2), nn.Linear(32, CLASSES))
+        self.first = nn.Sequential(nn.Linear(12, width), nn.BatchNorm1d(width), nn.ReLU())
+        self.rest = nn.Sequential(nn.Dropout(0.2), nn.Linear(width, CLASSES))
         self.between = between
 
     def forward(self, x):
@@ -90,6 +90,7 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--loader-workers", type=int, default=0)
+    parser.add_argument("--width", type=int, default=32)
     arguments = parser.parse_args()
     notes, pace = Notes(arguments.out), Pace(arguments.out)
     faults = Faults(arguments.out)
@@ -97,7 +98,7 @@ def main():
 
     job = easyscale.init(seed=3)
     torch.manual_seed(3)
-    model = Net(lambda moment: faults.at(moment, **now))
+    model = Net(lambda moment: faults.at(moment, **now), arguments.width)
     dataset = Rows(150)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     optimizer.register_step_pre_hook(lambda *_: faults.at("update", **now))

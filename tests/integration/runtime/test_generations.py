@@ -1,10 +1,7 @@
 """Real workers through every kind of change: each run ends with the digest of a process alone."""
 
 import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +9,7 @@ import pytest
 
 from easyscale import messages
 from easyscale.model import Mode, SnapshotReference
-from tests.support.crew import Crew, Hand, Zygote
+from tests.support.crew import Crew, Hand, Zygote, alone
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -22,15 +19,7 @@ SCRIPT = Path(__file__).parents[2] / "support" / "scripts" / "small.py"
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of `python small.py`."""
-    return alone(tmp_path_factory.mktemp("alone"))
-
-
-def alone(folder: Path, *words: str) -> str:
-    command = [sys.executable, str(SCRIPT), *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    found = re.search(r"digest (\w+)", done.stdout)
-    assert found is not None
-    return found[1]
+    return alone(SCRIPT, tmp_path_factory.mktemp("alone"))
 
 
 @pytest.fixture
@@ -281,4 +270,4 @@ def test_a_rank_that_two_hold_counts_once(zygote: Zygote, tmp_path: Path) -> Non
         assert (a.beat.step, b.beat.step) == (1, 1)
         assert a.beat.rank in {1, 2, 3}, "a holds it too and has met nobody since"
         crew.entered(crew.commit(Mode.NOW, {0: range(4), 1: range(4, 8)}))
-        assert crew.finished(a, b) == {alone(tmp_path, "epochs=1")}
+        assert crew.finished(a, b) == {alone(SCRIPT, tmp_path, "epochs=1")}

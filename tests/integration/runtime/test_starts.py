@@ -6,7 +6,7 @@ import pytest
 
 from easyscale import messages
 from easyscale.model import Mode, SnapshotReference
-from tests.support.crew import Crew, Hand, Zygote
+from tests.support.crew import Crew, Hand, Zygote, alone
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -74,6 +74,47 @@ def test_unequal_initial_states_name_the_first_tensor_that_differs(
             assert failure is not None
             assert failure.refused
             assert "model.0.bias differs between n0/cpu:0 and n1/cpu:0" in failure.text
+
+
+OTHER = "parameter 4: 'model.4.weight' float32[8, 24] with strides [24, 1] here, "
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_newcomer_that_builds_another_model_ends_and_the_job_goes_on(
+    zygote: Zygote, tmp_path: Path, asks: bool
+) -> None:
+    """It ends before it offers itself; where it could ask nobody, in the handshake."""
+    with crew_of(zygote, tmp_path, "pause=0.01") as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, HALVES))
+        crew.at_step(3, a, b)
+        addresses = (a.all(messages.Registered)[0].address,) if asks else ()
+        c = crew.start("c", words=("dim=8",), members=addresses)
+        if not asks:
+            crew.registered(c)
+            crew.commit(Mode.BOUNDARY, {0: range(4), 1: range(4, 6), 2: range(6, 8)})
+        crew.ended(c)
+        (text,) = failures(c)
+        assert text.startswith("this script builds another model than the job that it joins: ")
+        assert OTHER in text
+        assert bool(c.all(messages.Registered)) is not asks
+        if not asks:
+            for hand in (a, b):
+                crew.until(lambda hand=hand: bool(hand.all(messages.Broken)), "broken is said")  # type: ignore[misc]
+                assert hand.all(messages.Broken)[0].suspects == (c.worker,)
+            crew.commit(Mode.NOW, HALVES)
+        assert crew.finished(a, b) == {alone(SCRIPT, tmp_path)}
+
+
+def test_a_newcomer_that_builds_the_same_model_offers_itself(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with crew_of(zygote, tmp_path, "pause=0.01") as crew:
+        _, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, HALVES))
+        gone = "127.0.0.1:9"
+        c = crew.start("c", members=(gone, b.all(messages.Registered)[0].address))
+        crew.registered(c)
 
 
 def failures(*hands: Hand) -> list[str]:

@@ -31,7 +31,7 @@ class Noisy(Dataset):
 
 
 options = dict(word.split("=") for word in sys.argv[1:])
-epochs = int(options.get("epochs", 3))
+epochs, dim = int(options.get("epochs", 3)), int(options.get("dim", 16))
 job = easyscale.init(logical_workers=8, seed=3)
 if "fork" in options and os.fork() == 0:
     raise ValueError("a child of the script")
@@ -39,7 +39,7 @@ if "unequal" in options:
     torch.manual_seed(os.getpid())
 model = nn.Sequential(
     nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.3),
-    nn.Linear(24, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4),
+    nn.Linear(24, dim), nn.BatchNorm1d(dim), nn.ReLU(), nn.Linear(dim, 4),
 )  # fmt: skip
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 train = Noisy(190)

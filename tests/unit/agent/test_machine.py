@@ -7,9 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from easyscale.agent import actions, events, machine
+from easyscale.agent.outfit import training_members
 from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.state import Phase, Stage
 from easyscale.balance import ProfilePoint, ProfileRecord
+from easyscale.errors import ExitCode
 from easyscale.messages import (
     Broken,
     CommitSeen,
@@ -1219,3 +1221,42 @@ def test_while_a_profile_is_made_small_changes_of_speed_are_passed_on_at_once(
     agent.tick()
     (slot,) = of(agent.done, actions.Enrol)[-1].record.slots
     assert slot.micro_step_s == (0.109 if is_told else 0.1)
+
+
+def refused_on_the_way_in(agent: Agent, *slots: WorkerId) -> list[actions.AgentAction]:
+    done = []
+    for who in slots:
+        said_so = replace(failure(rank=None, step=0, kind="ScriptError"), refused=True)
+        agent.take(said(who, said_so))
+        done = agent.exits(who, code=1)
+    return done
+
+
+def test_a_node_whose_script_does_not_fit_the_running_job_ends_and_says_why() -> None:
+    agent = Agent().registered()
+    agent.view(Job().committed(commit(1, (OTHER,))))
+    assert of(refused_on_the_way_in(agent, W1), actions.Exit) == [], "the other slot may yet fit"
+    (end,) = of(refused_on_the_way_in(agent, W0), actions.Exit)
+    assert end.code == ExitCode.USAGE
+    assert end.reason == (
+        "the job goes on without this node, which does not fit it: "
+        "ScriptError: target 11 is out of bounds"
+    )
+    assert agent.ending(W0).failure is not None
+
+
+@pytest.mark.parametrize("members", [(W0, W1, OTHER), (W0, W1)])
+def test_a_script_refused_where_nobody_has_come_further_is_the_leaders_to_judge(
+    members: tuple[WorkerId, ...],
+) -> None:
+    agent = Agent().registered()
+    agent.view(Job().committed(commit(1, members), entered=False))
+    assert of(refused_on_the_way_in(agent, W0, W1), actions.Exit) == []
+
+
+def test_a_newcomer_is_told_a_few_members_that_live_to_ask_what_they_train() -> None:
+    agent = Agent(slots=1).registered()
+    assert training_members(agent.state) == ()
+    others = tuple(worker(name) for name in "bcdef")
+    agent.view(Job().committed(commit(1, others)).gone(others[0]))
+    assert training_members(agent.state) == ("c/cpu:0.1", "d/cpu:0.1", "e/cpu:0.1")

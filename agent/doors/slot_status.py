@@ -88,6 +88,8 @@ def _slot(
 
 
 def _state(slot: SlotRecord, view: JobView, *, ranks: tuple[int, ...], is_member: bool) -> str:
+    if slot.state == "gone" and slot.worker is not None and not view.ended(slot.worker):
+        return "draining"  # the others go on without it, but its worker is still there
     if slot.state in ("draining", "gone", "starting"):
         return slot.state
     if ranks:

@@ -53,10 +53,10 @@ def command(job: str, place: str, *, limit_s: float, **asked: Any) -> int:
         slots = (slot,) if slot else ()
         it.wish(Wish(kind="drain", node=node, slots=slots, by=f"asked by {user_name()}"))
         glance = wait_until(
-            lambda glance: _has_left(glance, node, slot),
+            lambda glance: has_left(glance, node, slot),
             job=it,
             output=output,
-            what=lambda glance: _awaited(glance, node, slot),
+            what=lambda glance: awaited(glance, node, slot),
             limit_s=limit_s,
         )
         if glance.closing is not None:
@@ -66,7 +66,7 @@ def command(job: str, place: str, *, limit_s: float, **asked: Any) -> int:
     return 0
 
 
-def _has_left(glance: Glance, node: str, slot: str) -> bool:
+def has_left(glance: Glance, node: str, slot: str) -> bool:
     """Nothing of the place is left, and somebody goes on; the last one ends the job instead."""
     others = any(each.state == "in_use" for each in glance.status.slots)
     return others and not _remaining(glance, node, slot)
@@ -81,7 +81,7 @@ def _remaining(glance: Glance, node: str, slot: str) -> list[SlotFacts]:
     ]
 
 
-def _awaited(glance: Glance, node: str, slot: str) -> str:
+def awaited(glance: Glance, node: str, slot: str) -> str:
     place = f"{node}/{slot}" if slot else f"node {node}"
     held = sorted(rank for each in _remaining(glance, node, slot) for rank in each.ranks)
     if held and glance.status.job.step is None:

@@ -146,11 +146,17 @@ def test_an_outcome_is_final_until_somebody_comes_to_go_on() -> None:
 
 @pytest.mark.parametrize(
     ("state", "shown"),
-    [("draining", "draining"), ("gone", "gone"), ("starting", "starting"), ("standby", "standby")],
+    [("draining", "draining"), ("starting", "starting"), ("standby", "standby")],
 )
 def test_a_slot_is_shown_as_its_agent_offers_it(state: str, shown: str) -> None:
     job = Job().node("a", "in_use", state).committed(commit(1, [A]))  # type: ignore[arg-type]
     assert slot(seen(job), "a/cpu:1").state == shown
+
+
+def test_a_slot_is_gone_when_its_worker_has_ended() -> None:
+    job = Job().node("a", "in_use", "gone").committed(commit(1, [A]))
+    assert slot(seen(job), "a/cpu:1").state == "draining", "told to leave, and still there"
+    assert slot(seen(job.gone(worker("a/1"), drained=True)), "a/cpu:1").state == "gone"
 
 
 def test_a_member_without_ranks_stands_by() -> None:

@@ -107,11 +107,12 @@ def _draw(scene: Scene) -> tuple[Plan | None, str]:
         undone = trials.undo(view, scene.memory)
         if undone is not None:
             return undone, ""
-        if ask.migrate is not None:
+        for wish in ask.migrate:
             # One that waits for its target holds back nothing else: it may wait for ever.
-            moved, waits = migration.migrate(scene, ask.migrate)
+            moved, why = migration.migrate(scene, wish)
             if moved is not None:
                 return moved, ""
+            waits = waits or why
         if scaling.is_under_way(scene.memory):
             return scaling.draw(scene)
     if ask.fresh and not ask.absent and scene.joined is not None and scene.grows:

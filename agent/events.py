@@ -200,6 +200,12 @@ class Asked(Event, frozen=True, kw_only=True):
     wish: Wish
 
 
+class Withdrawn(Event, frozen=True, kw_only=True):
+    """Whoever asked does not want it any more: what has not begun does not happen."""
+
+    wish_id: str
+
+
 class Ticked(Event, frozen=True, kw_only=True):
     """Time has passed; where every worker is that has a pulse."""
 
@@ -234,5 +240,6 @@ AgentEvent = (
     | Probed
     | Signalled
     | Asked
+    | Withdrawn
     | Ticked
 )

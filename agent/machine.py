@@ -18,7 +18,7 @@ from easyscale.agent import (
     records,
     watchdog,
 )
-from easyscale.agent.actions import AgentAction, Campaign, Write
+from easyscale.agent.actions import AgentAction, Campaign, Transact, Write
 from easyscale.agent.balance import ledger
 from easyscale.agent.events import (
     AgentEvent,
@@ -41,6 +41,7 @@ from easyscale.agent.events import (
     Ticked,
     Transacted,
     Viewed,
+    Withdrawn,
     WorkerExited,
     WorkerForked,
     WorkerSaid,
@@ -51,7 +52,7 @@ from easyscale.agent.settings import Identity, LaunchSettings
 from easyscale.agent.state import Now, Stage, State, Story, Turn
 from easyscale.model import encode
 from easyscale.rendezvous.keys import JobKeys
-from easyscale.rendezvous.store import Range, Stretch
+from easyscale.rendezvous.store import Delete, Range, Stretch
 from easyscale.reports import EventKind
 
 __all__ = ["Now", "State", "Story", "begin", "deadline", "followed_ranges", "step"]
@@ -137,9 +138,8 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
             reaching.probed(turn, event)
         case Signalled():
             leaving.signalled(turn, event)
-        case Asked(wish_id=wish_id, wish=wish):
-            key = turn.state.keys.wish(wish_id)
-            turn.do(Write(key=key, value=encode(wish), leased=False))
+        case Asked() | Withdrawn():
+            _pass_on(turn, event)
         case Ticked():
             _tick(turn, event)
         case _:
@@ -199,6 +199,16 @@ def _meet_store_again(turn: Turn, event: StoreBack) -> None:
     news.announce(
         turn, EventKind.STORE_BACK, stands, endpoint=turn.state.store, away_s=event.silent_s
     )
+
+
+def _pass_on(turn: Turn, event: Asked | Withdrawn) -> None:
+    """What a person asks, or does not want any more, is for the leader to see."""
+    key = turn.state.keys.wish(event.wish_id)
+    if isinstance(event, Asked):
+        turn.do(Write(key=key, value=encode(event.wish), leased=False))
+    else:
+        name = f"withdrew {event.wish_id}"
+        turn.do(Transact(name=name, compares=(), operations=(Delete(key),)))
 
 
 def _note_transaction(turn: Turn, event: Transacted) -> None:

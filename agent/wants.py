@@ -19,8 +19,9 @@ class Wanted:
     absent: tuple[WorkerId, ...]
     fresh: tuple[SlotRecord, ...]
     stop: Wish | None
-    migrate: Wish | None
-    #: The wish for a profile, with its id.
+    #: In the order in which they were asked: one that waits holds back none after it.
+    migrate: tuple[Wish, ...]
+    #: The first wish for a profile, with its id: whoever asks later waits until it is done.
     profile: tuple[str, Wish] | None
     rebalance: bool
 
@@ -36,7 +37,7 @@ def wanted(
     slots = drafts.slots_of(view)
     leave = tuple(w for w in base.workers if view.is_present(w) and is_drained(view, w, slots))
     absent = tuple(w for w in base.workers if not view.is_present(w))
-    wishes = [view.wishes[wish_id] for wish_id in sorted(view.wishes)]
+    wishes = tuple(view.wishes.values())
     return Wanted(
         stay=tuple(w for w in base.workers if w not in leave and w not in absent),
         leave=leave,
@@ -50,12 +51,7 @@ def wanted(
             and not any(moves_away(wish, slot.worker) for wish in wishes)
         ),
         stop=next((wish for wish in wishes if wish.kind == "stop"), None),
-        migrate=next(
-            (w for w in wishes if any(moves_away(w, worker) for worker in base.workers)), None
-        ),
-        profile=next(
-            ((i, view.wishes[i]) for i in sorted(view.wishes) if view.wishes[i].kind == "profile"),
-            None,
-        ),
+        migrate=tuple(w for w in wishes if any(moves_away(w, worker) for worker in base.workers)),
+        profile=next((each for each in view.wishes.items() if each[1].kind == "profile"), None),
         rebalance=any(wish.kind == "rebalance" for wish in wishes),
     )

@@ -85,6 +85,10 @@ class ProfilePoint(msgspec.Struct, frozen=True, kw_only=True):
     micro_steps: dict[str, float] = {}
 
 
+#: Joins and moves wait until a profile has ended, and whoever asked for it may be gone.
+MOST_PROFILE_STEPS = 1000
+
+
 class ProfileRecord(Record, frozen=True, kw_only=True):
     """Throughput against number and kind of slots, measured in the running job (`profile`)."""
 

@@ -80,8 +80,14 @@ class Job(Protocol):
     def wish(self, wish: Wish) -> str:
         """Ask for something; returns the wish's id."""
 
+    def wishes(self) -> Mapping[str, Wish]:
+        """All that wait or stand refused, in the order in which they were asked."""
+
     def standing(self, wish_id: str) -> Wish | None:
         """The wish while it waits or stands refused; None once it has come true."""
+
+    def withdraw(self, wish_id: str) -> None:
+        """Have the wish stand no longer; what has begun of it ends as it will."""
 
     def pause_s(self, *, after: GenerationNumber) -> float | None:
         """What a newer generation cost, by its members' records; None: not known here, or yet."""
@@ -136,9 +142,14 @@ class LocalJob:
         wish_id: str = self._ask("wish", msgspec.to_builtins(wish))["wish"]
         return wish_id
 
+    def wishes(self) -> Mapping[str, Wish]:
+        return msgspec.convert(self._ask("wishes", {}), dict[str, Wish])
+
     def standing(self, wish_id: str) -> Wish | None:
-        wishes = msgspec.convert(self._ask("wishes", {}), dict[str, Wish])
-        return wishes.get(wish_id)
+        return self.wishes().get(wish_id)
+
+    def withdraw(self, wish_id: str) -> None:
+        self._ask("withdraw", {"wish": wish_id})
 
     def pause_s(self, *, after: GenerationNumber) -> float | None:
         del after  # the events have it

@@ -133,6 +133,11 @@ class Output:
             self._err.write(f"{told}\n")
         self._waits_for = what
 
+    def remark(self, text: str) -> None:
+        """One line beside the answer: on standard error, also where that is JSON."""
+        self.stop_waiting()
+        self._err.write(f"{self._error_look.glyphs.prose(text)}\n")
+
     def stop_waiting(self) -> None:
         """Take the live line away."""
         if self._waits_for and self._error_look.is_terminal:

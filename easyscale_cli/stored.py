@@ -19,7 +19,7 @@ from easyscale.plan_facts import PlanFacts
 from easyscale.rendezvous.endpoints import EtcdSettings, parse_endpoints
 from easyscale.rendezvous.formats import refuse_other_format
 from easyscale.rendezvous.keys import ROOT, JobKeys, job_of
-from easyscale.rendezvous.store import Put, Store
+from easyscale.rendezvous.store import Delete, Put, Store
 from easyscale.rendezvous.view import JobView
 from easyscale_cli.afar import Afar
 from easyscale_cli.connection import (
@@ -79,8 +79,16 @@ class StoredJob:
             self._store.transact([], [Put(key, encode(wish))], timeout_s=_CALL_TIMEOUT_S)
         return wish_id
 
+    def wishes(self) -> Mapping[str, Wish]:
+        return self.view().wishes
+
     def standing(self, wish_id: str) -> Wish | None:
-        return self.view().wishes.get(wish_id)
+        return self.wishes().get(wish_id)
+
+    def withdraw(self, wish_id: str) -> None:
+        gone = Delete(self._keys.wish(wish_id))
+        with suppress(OutcomeUnknown):
+            self._store.transact([], [gone], timeout_s=_CALL_TIMEOUT_S)
 
     def pause_s(self, *, after: GenerationNumber) -> float | None:
         view = self.view()

@@ -2,19 +2,20 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from easyscale.agent.plain import wishes
 from easyscale.agent.plain.records import ROOT, PlainKeys, sight_of
 from easyscale.agent.plain.status import status_of
 from easyscale.agent.plain.values import Sight, Terms
+from easyscale.agent.plain.wishes import NotInThisMode
 from easyscale.balance import ProfileRecord
 from easyscale.errors import OutcomeUnknown
 from easyscale.job_status import Closing, Glance
 from easyscale.model import GenerationNumber, Wish, encode
 from easyscale.plan_facts import PlanFacts
-from easyscale.rendezvous.store import Put, Store
+from easyscale.rendezvous.store import Delete, Put, Store
 from easyscale_cli.afar import Afar
 from easyscale_cli.connection import Events, Offered, Story
 from easyscale_cli.roads import Road, remote_roads
@@ -71,8 +72,16 @@ class StoredPlainJob:
             self._store.transact([], [put], timeout_s=_CALL_TIMEOUT_S)
         return wish_id
 
+    def wishes(self) -> Mapping[str, Wish]:
+        return self._look()[0].wishes
+
     def standing(self, wish_id: str) -> Wish | None:
-        return self._look()[0].wishes.get(wish_id)
+        return self.wishes().get(wish_id)
+
+    def withdraw(self, wish_id: str) -> None:
+        gone = Delete(self._keys.common.wish(wish_id))
+        with suppress(OutcomeUnknown):
+            self._store.transact([], [gone], timeout_s=_CALL_TIMEOUT_S)
 
     def pause_s(self, *, after: GenerationNumber) -> float | None:
         del after  # nobody knows of steps between which it would lie
@@ -99,7 +108,7 @@ class StoredPlainJob:
         del node, word, by
         return None
 
-    def _has_no(self, what: str) -> wishes.NotInThisMode:
+    def _has_no(self, what: str) -> NotInThisMode:
         packed = self._look()[1].logical_workers is not None
         return wishes.not_in(self.id, "packed" if packed else "plain", what)
 

@@ -75,6 +75,7 @@ class JobView:
     commits: Mapping[GenerationNumber, Commit] = field(default_factory=dict)
     entries: Mapping[GenerationNumber, Mapping[WorkerId, Entry]] = field(default_factory=dict)
     breaks: Mapping[GenerationNumber, Mapping[WorkerId, BrokenReport]] = field(default_factory=dict)
+    #: In the order in which they were asked.
     wishes: Mapping[str, Wish] = field(default_factory=dict)
     progress: ProgressRecord | None = None
     snapshots: Mapping[str, SnapshotRecord] = field(default_factory=dict)
@@ -212,7 +213,7 @@ class _Reader:
         self._commits: dict[GenerationNumber, Commit] = {}
         self._entries: dict[GenerationNumber, dict[WorkerId, Entry]] = {}
         self._breaks: dict[GenerationNumber, dict[WorkerId, BrokenReport]] = {}
-        self._wishes: dict[str, Wish] = {}
+        self._wishes: list[tuple[int, str, Wish]] = []
         self._snapshots: dict[str, SnapshotRecord] = {}
         self._leader_token = 0
 
@@ -247,7 +248,8 @@ class _Reader:
             case "gone":
                 self._take_ending(entry)
             case "wishes":
-                self._wishes[key_names.name_of(entry.key)] = self._read(entry, Wish)
+                wish = self._read(entry, Wish)
+                self._wishes.append((entry.create_revision, key_names.name_of(entry.key), wish))
             case "snapshots":
                 name = key_names.name_of(entry.key)
                 self._snapshots[name] = self._read(entry, SnapshotRecord)
@@ -311,7 +313,7 @@ class _Reader:
             commits=self._commits,
             entries=self._entries,
             breaks=self._breaks,
-            wishes=self._wishes,
+            wishes={name: w for _, name, w in sorted(self._wishes, key=lambda each: each[:2])},
             progress=self._progress,
             snapshots=self._snapshots,
             outcome=outcome,

@@ -14,8 +14,9 @@ from easyscale.agent import drafts, words
 from easyscale.agent.balance import limits, profile
 from easyscale.agent.balance.planner import Layout
 from easyscale.agent.balance.rebalancing import Scene
+from easyscale.agent.balance.sharing import device_of
 from easyscale.agent.memory import Memory, Scaling
-from easyscale.balance import ProfilePoint, ProfileRecord
+from easyscale.balance import MOST_PROFILE_STEPS, ProfilePoint, ProfileRecord
 from easyscale.model import Occasion, Plan, SlotRecord, WorkerId
 
 #: Of each curve so many points at most: more slots are thinned out.
@@ -29,19 +30,26 @@ _PASSED_ON = 3
 def follow(scene: Scene) -> Memory:
     """Begin, go on with or end the profile that a wish asks for."""
     memory, asked = scene.memory, scene.ask.profile
-    if asked is None:
-        return replace(memory, scaling=None)
-    wish_id, wish = asked
     scaling = memory.scaling
+    if asked is None:
+        if scaling is None or scaling.record.done:
+            return memory
+        return replace(memory, scaling=_ended(scaling, "it was withdrawn"))
+    wish_id, wish = asked
     if scaling is None or scaling.wish != wish_id:
         scaling = _begin(scene, wish_id, by=wish.by)
     if scaling.record.done:
         return replace(memory, scaling=scaling)
     if frozenset(scene.ask.stay) != scaling.members:
-        reason = "its slots changed while it was measured"
-        record = msgspec.structs.replace(scaling.record, done=True, reason=reason)
-        return replace(memory, scaling=replace(scaling, record=record))
+        ended = _ended(scaling, "its slots changed while it was measured")
+        return replace(memory, scaling=ended)
     return replace(memory, scaling=_measure(scene, scaling))
+
+
+def _ended(scaling: Scaling, reason: str) -> Scaling:
+    """Before its last point."""
+    record = msgspec.structs.replace(scaling.record, done=True, reason=reason)
+    return replace(scaling, record=record)
 
 
 def _begin(scene: Scene, wish_id: str, *, by: str) -> Scaling:
@@ -69,13 +77,24 @@ def sizes(
 ) -> tuple[tuple[WorkerId, ...], ...]:
     """Which workers hold ranks at each point: all and ever fewer, then the same of each kind."""
     by_kind: dict[str, list[WorkerId]] = defaultdict(list)
-    for worker in sorted(workers):
+    for worker in _device_by_device(workers):
         by_kind[slots[worker].kind if worker in slots else ""].append(worker)
     found = _curve(_in_turn(by_kind))
     if len(by_kind) > 1:
         for kind in sorted(by_kind):
             found += _curve(by_kind[kind])
     return tuple(dict.fromkeys(found))
+
+
+def _device_by_device(workers: Sequence[WorkerId]) -> list[WorkerId]:
+    """One slot of each device, then a second one of each: few slots are measured undisturbed."""
+    turns: Counter[str] = Counter()
+    ranked = []
+    for worker in sorted(workers):
+        device = device_of(worker.place) or worker.place
+        ranked.append((turns[device], worker))
+        turns[device] += 1
+    return [worker for _, worker in sorted(ranked)]
 
 
 def _in_turn(by_kind: dict[str, list[WorkerId]]) -> list[WorkerId]:
@@ -153,7 +172,7 @@ def _holders(scene: Scene) -> tuple[WorkerId, ...]:
 def _steps(scene: Scene) -> int:
     wish = scene.ask.profile
     asked = wish[1].target if wish is not None else ""
-    return int(asked) if asked.isdecimal() and int(asked) else STEPS
+    return min(int(asked), MOST_PROFILE_STEPS) if asked.isdecimal() and int(asked) else STEPS
 
 
 def draw(scene: Scene) -> tuple[Plan | None, str]:

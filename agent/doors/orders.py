@@ -17,6 +17,7 @@ from easyscale.agent.wishes import addressed
 from easyscale.errors import EasyScaleError, UsageError
 from easyscale.model import Wish
 from easyscale.rendezvous.agreement import JobView
+from easyscale.rendezvous.keys import check_name
 
 
 class Orders:
@@ -37,7 +38,11 @@ class Orders:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        return {"wish": self._take_wish, "devices": self._take_devices}
+        return {
+            "wish": self._take_wish,
+            "withdraw": self._withdraw,
+            "devices": self._take_devices,
+        }
 
     def _take_wish(self, arguments: Mapping[str, Any]) -> object:
         wish = msgspec.convert(arguments, Wish)
@@ -45,6 +50,11 @@ class Orders:
             wish = addressed(wish, self._view())
         wish_id = secrets.token_hex(8)
         self._post(events.Asked(wish_id=wish_id, wish=wish))
+        return {"wish": wish_id}
+
+    def _withdraw(self, arguments: Mapping[str, Any]) -> object:
+        wish_id = check_name(str(arguments["wish"]), what="wish id")
+        self._post(events.Withdrawn(wish_id=wish_id))
         return {"wish": wish_id}
 
     def _take_devices(self, arguments: Mapping[str, Any]) -> object:

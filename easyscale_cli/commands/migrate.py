@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from easyscale.errors import UsageError
+from easyscale.errors import EasyScaleError, UsageError
 from easyscale.job_status import Glance, SlotFacts
 from easyscale.kinds import bits_of
 from easyscale.model import Wish
@@ -14,7 +14,7 @@ from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
 from easyscale_cli.telling import show_event, told_since
 from easyscale_cli.views.help import PageCommand
-from easyscale_cli.waiting import wait_until
+from easyscale_cli.waiting import Asking, wait_until
 
 
 class NothingToMove(UsageError):
@@ -27,6 +27,12 @@ class OtherKind(UsageError):
     """Raised when the target computes other bits than the job, so that it can take nothing over."""
 
     code = "other_kind"
+
+
+class CannotTakeOver(EasyScaleError):
+    """Raised when nothing moves: the target has gone, or somebody has withdrawn the wish."""
+
+    code = "cannot_take_over"
 
 
 @click.command(cls=PageCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,19 +65,33 @@ def command(job: str, source: str, target: str, *, limit_s: float, **asked: Any)
                 hint=f"easyscale drain {it.id} {source}",
             )
         check_kind(before, _there(before, node, slot), target)
-        by = f"asked by {user_name()}"
-        it.wish(
-            Wish(kind="migrate", node=node, slots=(slot,) if slot else (), target=target, by=by)
-        )
-        wait_until(
-            lambda glance: not any(each.ranks for each in _there(glance, node, slot)),
-            job=it,
-            output=output,
-            what=lambda glance: (
-                f"a worker of {target} to take over, at step {glance.status.job.step:,}"
-            ),
-            limit_s=limit_s,
-        )
+        check_target(before, target)
+        by, slots = f"asked by {user_name()}", (slot,) if slot else ()
+        wish = Wish(kind="migrate", node=node, slots=slots, target=target, by=by)
+        asking = Asking(it, wish, output, name="the migration")
+
+        def has_moved(glance: Glance) -> bool:
+            if not any(each.ranks for each in _there(glance, node, slot)):
+                return True
+            try:
+                check_target(glance, target)
+            except CannotTakeOver as error:
+                raise CannotTakeOver(f"{error.message}; {asking.withdraw()}") from None
+            if asking.is_gone():
+                raise CannotTakeOver(f"{source} has not moved: its migration was withdrawn")
+            return False
+
+        with asking.waited_for():
+            wait_until(
+                has_moved,
+                job=it,
+                output=output,
+                what=lambda glance: (
+                    f"a worker of {target} to take over, at step {glance.status.job.step:,}"
+                ),
+                limit_s=limit_s,
+                at_end=asking.withdraw,
+            )
         show_event(told_since(it, before, "migrated"), output)
     return 0
 
@@ -97,6 +117,16 @@ def check_kind(glance: Glance, sources: list[SlotFacts], target: str) -> None:
             f"{target} is of kind {', '.join(sorted(others))},"
             f" job {job.id!r} of kind {', '.join(sorted(kinds))}: it would compute other bits",
             hint=f"easyscale devices {job.id}",
+        )
+
+
+def check_target(glance: Glance, target: str) -> None:
+    """Whoever has gone or is about to go takes nothing over, however long one waits."""
+    node, _, slot = target.partition("/")
+    if all(each.state == "draining" for each in _there(glance, node, slot)):
+        raise CannotTakeOver(
+            f"{target} is gone or drains: it takes nothing over",
+            hint=f"easyscale devices {glance.status.job.id}",
         )
 
 

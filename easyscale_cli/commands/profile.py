@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from easyscale.balance import ProfileRecord
+from easyscale.balance import MOST_PROFILE_STEPS, ProfileRecord
 from easyscale.errors import EasyScaleError, UsageError
 from easyscale.job_status import Glance
 from easyscale.model import Wish
@@ -17,7 +17,7 @@ from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
 from easyscale_cli.views.help import PageCommand
 from easyscale_cli.views.profile import profile_json, profile_lines
-from easyscale_cli.waiting import wait_until
+from easyscale_cli.waiting import Asking, wait_until
 
 
 class ProfileEnded(EasyScaleError):
@@ -36,7 +36,7 @@ class PictureNotWritten(EasyScaleError):
 @click.argument("job", required=False)
 @click.option(
     "--steps",
-    type=click.IntRange(min=3),
+    type=click.IntRange(min=3, max=MOST_PROFILE_STEPS),
     default=10,
     show_default=True,
     metavar="N",
@@ -130,23 +130,37 @@ def _words_of(error: OSError) -> str:
 
 
 def _measure(job: Job, steps: int, output: Output, *, limit_s: float) -> ProfileRecord | None:
-    """Ask for it and wait; who stops waiting leaves the job measuring on."""
-    by = f"asked by {user_name()}"
-    wish_id = job.wish(Wish(kind="profile", target=str(steps), by=by))
+    """Ask for it and wait; of one that is asked for already, and is the same, for that one."""
+    wish = Wish(kind="profile", target=str(steps), by=f"asked by {user_name()}")
+    standing = _standing(job)
+    joined = next((i for i, w in standing.items() if w.target == wish.target), None)
+    asking = Asking(job, wish, output, name="the profile", joins=joined)
+    wish_id = asking.id
+    if joined is not None:
+        output.remark(f"waits for the same profile {standing[joined].by}")
     newest: ProfileRecord | None = None
 
     def is_done(glance: Glance) -> bool:
         nonlocal newest
         del glance
+        is_gone = asking.is_gone()
         newest = job.profile()
-        return newest is not None and newest.wish == wish_id and newest.done
+        is_ours = newest is not None and newest.wish == wish_id
+        if is_gone and not (newest is not None and is_ours and newest.done):
+            raise ProfileEnded(f"job {job.id!r} was not measured: its profile was withdrawn")
+        return newest is not None and is_ours and newest.done
 
     def awaited(glance: Glance) -> str:
-        if newest is None or newest.wish != wish_id:
-            return f"the profile to begin, at step {glance.status.job.step:,}"
-        return f"{len(newest.points) + 1} of {newest.planned} sizes to be measured"
+        if newest is not None and newest.wish == wish_id:
+            return f"{len(newest.points) + 1} of {newest.planned} sizes to be measured"
+        if newest is not None and newest.wish in standing and not newest.done:
+            return f"the profile {newest.by} to end first, at step {glance.status.job.step:,}"
+        return f"the profile to begin, at step {glance.status.job.step:,}"
 
-    glance = wait_until(is_done, job=job, output=output, what=awaited, limit_s=limit_s)
+    with asking.waited_for():
+        glance = wait_until(
+            is_done, job=job, output=output, what=awaited, limit_s=limit_s, at_end=asking.withdraw
+        )
     if newest is None or newest.wish != wish_id or not newest.done:
         reason = glance.closing.reason if glance.closing is not None else "it did not begin"
         raise ProfileEnded(f"job {job.id!r} ended before it was measured: {reason}")
@@ -156,6 +170,15 @@ def _measure(job: Job, steps: int, output: Output, *, limit_s: float) -> Profile
             hint=f"easyscale profile {job.id}, when its slots stay",
         )
     return newest
+
+
+def _standing(job: Job) -> dict[str, Wish]:
+    """Profiles that are asked for and not done, the oldest first."""
+    standing = {i: wish for i, wish in job.wishes().items() if wish.kind == "profile"}
+    last = job.profile() if standing else None
+    if last is not None and last.done:
+        standing.pop(last.wish, None)
+    return standing
 
 
 def _show(job: str, record: ProfileRecord, output: Output) -> None:

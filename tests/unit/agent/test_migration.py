@@ -19,7 +19,7 @@ def moved(job: Job, *, source: str, target: str) -> tuple[Plan | None, str]:
     base = view.base
     assert base is not None
     ask = wanted(view, base, settings)
-    assert ask.migrate == wish
+    assert ask.migrate == (wish,)
     return migrate(Scene(view, base, ask, Memory(), settings, 0.0), wish)
 
 
@@ -107,3 +107,19 @@ def test_a_target_whose_memory_does_not_hold_it_is_named_with_what_it_holds() ->
     plan, waits = moved(job, source="a", target="b/cpu:0")
     assert plan is None
     assert waits == "migration waits for b/cpu:0: b/cpu:0 has 6 and memory for 3, as it seems"
+
+
+def test_a_migration_that_waits_holds_back_no_other_whatever_their_names() -> None:
+    job = running(commit(1, {A: [0, 1], A1: [2, 3], B: [4, 5]})).node("b", "in_use")
+    first = Wish(kind="migrate", node="a", slots=("cpu:0",), target="c", by="ann")
+    second = Wish(kind="migrate", node="a", slots=("cpu:1",), target="b", by="bob")
+    job.put(KEYS.wish("z"), first).put(KEYS.wish("a"), second)
+    view = job.view()
+    base, settings = view.base, launch_settings()
+    assert base is not None
+    assert wanted(view, base, settings).migrate == (first, second), "as they were asked"
+    memory = Memory(entered=base.generation)
+    memory = changes.propose(view, memory, 0.0, settings=settings).memory
+    change = changes.propose(view, memory, 2.0, settings=settings)
+    assert change.plan is not None, change.reason
+    assert change.plan.reason == "a/cpu:1 → b/cpu:0 (bob)"

@@ -9,7 +9,7 @@ from easyscale.agent.balance import keeping, scaling
 from easyscale.agent.balance.rebalancing import Scene
 from easyscale.agent.memory import Memory
 from easyscale.agent.wants import wanted
-from easyscale.balance import ProfilePoint, ProfileRecord
+from easyscale.balance import MOST_PROFILE_STEPS, ProfilePoint, ProfileRecord
 from easyscale.model import SlotRecord, Wish, WorkerId
 from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, worker
 
@@ -172,3 +172,45 @@ def test_a_profile_is_kept_whole_or_not_at_all_and_read_by_whom_it_is_of(tmp_pat
     assert not keeping.is_of(kept, job_spec(logical_workers=9, mixes=True))
     (tmp_path / keeping.PROFILE).write_text("{")
     assert keeping.read_profile(tmp_path) is None
+
+
+def test_a_profile_that_is_withdrawn_ends_and_says_so() -> None:
+    at = scene(None)
+    asked = at.ask.profile
+    memory = scaling.follow(replace(at, memory=measured(at), ask=replace(at.ask, profile=None)))
+    assert memory.scaling is not None
+    assert not scaling.is_under_way(memory), "who joins or moves waits no longer"
+    ended = memory.scaling.record
+    assert (len(ended.points), ended.reason) == (1, "it was withdrawn")
+    assert scaling.follow(replace(at, memory=memory, ask=replace(at.ask, profile=None))) == memory
+    assert asked is not None
+    again = replace(at, memory=memory, ask=replace(at.ask, profile=("w2", asked[1])))
+    assert scaling.is_under_way(scaling.follow(again))
+
+
+def test_a_size_is_measured_for_no_more_steps_than_anybody_may_ask_for() -> None:
+    at = scene(None)
+    many = ("w1", Wish(kind="profile", target="100000", by="ann"))
+    at = replace(at, ask=replace(at.ask, profile=many))
+    assert at.view.progress is not None
+    far = msgspec.structs.replace(at.view.progress, position=MOST_PROFILE_STEPS)
+    for progress, points in ((at.view.progress, 0), (far, 1)):
+        memory = measured(replace(at, view=replace(at.view, progress=progress)))
+        assert memory.scaling is not None
+        assert len(memory.scaling.record.points) == points
+
+
+def test_few_slots_are_of_different_devices() -> None:
+    names = ("cpu:0/0", "cpu:0/1", "cpu:1/0", "cpu:1/1")
+    known = {w: SlotRecord(name, "cpu", w) for name in names for w in [slot_of(name)]}
+    points = scaling.sizes(tuple(known), known)
+    assert [[each.slot for each in point] for point in points] == [
+        ["cpu:0/0", "cpu:0/1", "cpu:1/0", "cpu:1/1"],
+        ["cpu:0/0", "cpu:0/1", "cpu:1/0"],
+        ["cpu:0/0", "cpu:1/0"],
+        ["cpu:0/0"],
+    ]
+
+
+def slot_of(name: str) -> WorkerId:
+    return WorkerId("a", "a-boot-1", name, 1)

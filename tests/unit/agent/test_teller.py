@@ -209,6 +209,13 @@ def test_what_the_user_asks_becomes_an_event_of_the_loop(ask: Asked) -> None:
     assert not handlers.keys() & ask.teller.handlers.keys(), "who is elsewhere is not obeyed"
 
 
+def test_what_the_user_withdraws_becomes_an_event_of_the_loop(ask: Asked) -> None:
+    ask.view.obeyed["withdraw"]({"wish": "w1"})
+    assert ask.posted == [events.Withdrawn(wish_id="w1")]
+    with pytest.raises(UsageError):
+        ask.view.obeyed["withdraw"]({"wish": "../job"})
+
+
 def test_who_asks_for_a_node_to_leave_means_the_agent_that_it_has_now(ask: Asked) -> None:
     ask.state = replace(ask.state, view=Job().node("b", "in_use", life="7").view())
     ask.view.obeyed["wish"]({"kind": "drain", "node": "b", "by": "ann"})

@@ -2,13 +2,15 @@
 
 import pytest
 
-from easyscale.agent import wishes
+from easyscale.agent import actions, events, wants, wishes
 from easyscale.agent.leader import decide
 from easyscale.agent.memory import Memory
 from easyscale.agent.verdicts import Standpoint, Verdict
 from easyscale.model import Wish, WorkerId
 from easyscale.rendezvous.agreement import Propose, Tidy
+from easyscale.rendezvous.store import Delete
 from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, worker
+from tests.unit.agent.test_machine import Agent
 
 OLD, NEW, OTHER = worker("a"), worker("a", life="2"), worker("b")
 
@@ -73,3 +75,21 @@ def test_who_asks_something_of_a_node_means_the_agent_that_it_has_now(kind: str)
 )
 def test_what_names_no_agent_is_kept_as_it_is(wish: Wish, who: WorkerId) -> None:
     assert wishes.addressed(wish, Job().node(who.node).view()) == wish
+
+
+def test_a_profile_goes_on_when_another_one_is_asked_for() -> None:
+    job = Job().leads().node("a", "in_use").committed(commit(1, [OLD]))
+    job.put(KEYS.wish("z"), Wish(kind="profile", by="ann"))
+    job.put(KEYS.wish("a"), Wish(kind="profile", by="bob"))
+    view = job.view()
+    assert view.base is not None
+    assert list(view.wishes) == ["z", "a"]
+    found = wants.wanted(view, view.base, launch_settings()).profile
+    assert found is not None
+    assert (found[0], found[1].by) == ("z", "ann")
+
+
+def test_who_withdraws_a_wish_has_it_deleted() -> None:
+    done = Agent().opened().take(events.Withdrawn(wish_id="w1"))
+    [deleted] = [each for each in done if isinstance(each, actions.Transact)]
+    assert deleted.operations == (Delete(KEYS.wish("w1")),)

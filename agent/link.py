@@ -1,6 +1,6 @@
 """The agent's link to the store: carries out store actions in order and brings back views.
 
-While the store is away, own writes wait here and nothing else does.
+While the store is away, or refuses, own writes wait here and nothing else does.
 """
 
 import math
@@ -18,14 +18,14 @@ from easyscale.agent.machine import followed_ranges
 from easyscale.agent.opening import Opened, open_store
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.snapshots import Catalogue
-from easyscale.agent.store_events import LeaseEnded, StoreAway, StoreBack
-from easyscale.agent.store_thread import CALL_TIMEOUT_S, Ear, Hold, StoreThread
+from easyscale.agent.store_events import LeaseEnded, Standing, StoreAway, StoreBack
+from easyscale.agent.store_thread import CALL_TIMEOUT_S, Ear, Hold, StoreThread, WriteRoad
 from easyscale.errors import (
     EasyScaleError,
     LeaseLost,
-    OutcomeUnknown,
+    StoreClosed,
     StoreError,
-    StoreUnreachable,
+    TransactionInvalid,
 )
 from easyscale.rendezvous.keys import JobKeys
 from easyscale.rendezvous.membership import Membership
@@ -67,6 +67,10 @@ class StoreLink:
         self._tell = tell
         self._fail = fail
         self._writes: dict[str, actions.Write] = {}
+        self._standing = Standing(self._hear_standing)
+        self._road = WriteRoad(self._standing, asked_with=self._keys.progress)
+        #: What no store would ever take, once told.
+        self._told: set[str] = set()
         self._leads = False
         self._view: JobView | None = None
         #: What each followed range showed last.
@@ -110,12 +114,17 @@ class StoreLink:
         else:
             self._thread.order(events.Elected(token=token))
 
-    def _hear_membership(self, event: LeaseEnded | StoreAway | StoreBack) -> None:
+    def _hear_registration(self, event: events.Enrolled | LeaseEnded) -> None:
         if isinstance(event, LeaseEnded):
             with self._thread.news:
                 kept = {key: write for key, write in self._writes.items() if not write.leased}
                 self._writes = kept
         self._post(event)
+        self._thread.write_soon()
+
+    def _hear_standing(self, event: StoreAway | StoreBack) -> None:
+        self._post(event)
+        self._thread.write_soon()
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -140,8 +149,11 @@ class StoreLink:
             opened.store,
             self._keys,
             Ear(
-                post=self._hear_membership,
-                enrolled_at=lambda revision: self._post(events.Enrolled(create_revision=revision)),
+                post=self._hear_registration,
+                standing=self._standing,
+                enrolled_at=lambda revision: self._hear_registration(
+                    events.Enrolled(create_revision=revision)
+                ),
                 took_office=self._take_office,
                 fail=self._fail,
             ),
@@ -168,7 +180,7 @@ class StoreLink:
                 self._writes[key] = order
             case actions.Transact():
                 self.write()
-                self._post(self._try(order))
+                self._post(self._try(order))  # what it meets is asked after by the next write
             case actions.Campaign():
                 membership.stand()
             case actions.Resign():
@@ -184,6 +196,18 @@ class StoreLink:
                 assert_never(order)
 
     def write(self) -> bool:
+        opened = self._hold.opened
+        assert opened is not None
+        try:
+            self._write_all()
+            self._road.ask_again(opened.store)
+        except StoreClosed:
+            raise
+        except StoreError as error:
+            self._road.bear(error)
+        return not (self._writes or self._road.is_barred)
+
+    def _write_all(self) -> None:
         opened, membership = self._hold.opened, self._hold.membership
         assert opened is not None
         assert membership is not None
@@ -194,14 +218,18 @@ class StoreLink:
             try:
                 put = Put(key, write.value, lease)
                 opened.store.transact([], [put], timeout_s=CALL_TIMEOUT_S)
-            except (StoreUnreachable, OutcomeUnknown):
-                return False
             except LeaseLost:
                 continue  # the machine writes it again once we are registered again
+            except TransactionInvalid as error:
+                self._tell_once(key, error)
             with self._thread.news:
                 if self._writes.get(key) is write:
                     del self._writes[key]
-        return not self._writes
+
+    def _tell_once(self, what: str, error: StoreError) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._tell(f"{what} cannot be written: {error.message}")
 
     def look(self) -> bool:
         """Take up what the watches brought, so that news costs etcd no read.
@@ -245,7 +273,11 @@ class StoreLink:
             result = opened.store.transact(
                 action.compares, action.operations, timeout_s=CALL_TIMEOUT_S
             )
-        except StoreError:
+        except TransactionInvalid as error:
+            self._tell_once(action.name, error)
+            return events.Transacted(name=action.name, succeeded=None)
+        except StoreError as error:
+            self._road.bear(error)
             return events.Transacted(name=action.name, succeeded=None)
         return events.Transacted(
             name=action.name, succeeded=result.succeeded, revision=result.revision

@@ -121,8 +121,8 @@ def _take_in(turn: Turn, event: AgentEvent) -> None:
             _enrol(turn, event)
         case LeaseEnded():
             following.lease_ended(turn, event)
-        case StoreAway(reason=reason):
-            _lose_store(turn, reason)
+        case StoreAway():
+            _lose_store(turn, event)
         case StoreBack():
             _meet_store_again(turn, event)
         case Elected():
@@ -178,16 +178,16 @@ def _open_job(turn: Turn, event: JobOpened) -> None:
     )
 
 
-def _lose_store(turn: Turn, reason: str) -> None:
+def _lose_store(turn: Turn, event: StoreAway) -> None:
     if turn.state.away_s is None:
         turn.set(away_s=turn.now.s)
-        turn.because("etcd is away: training goes on, changes wait", reason)
+        turn.because("etcd is away: training goes on, changes wait", event.reason)
         news.announce(
             turn,
             EventKind.STORE_AWAY,
-            "training goes on, changes wait",
+            event.told("training goes on, changes wait"),
             endpoint=turn.state.store,
-            why=reason,
+            why=event.reason,
         )
 
 

@@ -2,11 +2,12 @@
 
     order -> carried out one after the other -> what waits is written -> what is new is looked at
 
-While the store is away, what is to be written waits, and nothing else does.
+While the store is away, or refuses, what is to be written waits, and nothing else does.
 """
 
 import contextlib
 import math
+import random
 import threading
 import time
 from collections import deque
@@ -15,13 +16,25 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from easyscale.agent.opening import Opened
-from easyscale.agent.store_events import LeaseEnded, StoreAway, StoreBack
-from easyscale.errors import EasyScaleError, StoreClosed, StoreError
+from easyscale.agent.store_events import LeaseEnded, Standing, StoreAway
+from easyscale.errors import (
+    EasyScaleError,
+    StoreClosed,
+    StoreError,
+    StoreExhausted,
+    StoreRefused,
+    ThreadBroke,
+)
 from easyscale.rendezvous.membership import Membership
-from easyscale.rendezvous.store import Range, View, Watch
+from easyscale.rendezvous.store import Created, Put, Range, Store, View, Watch
 
 CALL_TIMEOUT_S = 2.0
 RETRY_S = 0.2
+#: What could not be written is tried again after about twice as long each time, up to this.
+LONGEST_RETRY_S = 2.0
+_MOST_DOUBLINGS = 8
+#: No key was ever created then.
+_NEVER = -1
 #: After a look nothing is looked at for as many times as long as that took: what a thousand agents
 #: write in one moment is seen in a few looks, and who follows few keys never notices.
 LOOK_PAUSE = 3.0
@@ -67,7 +80,9 @@ class StoreThread(Generic[Order]):
         self._orders: deque[Order] = deque()
         self._is_new = False
         self._is_closing = False
-        self._has_unwritten = False
+        #: Attempts in a row that left something unwritten, and when the next one is due.
+        self._unwritten = 0
+        self._writes_at_s = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -77,6 +92,12 @@ class StoreThread(Generic[Order]):
         """Carry this out after those before it."""
         with self.news:
             self._orders.append(order)
+            self.news.notify()
+
+    def write_soon(self) -> None:
+        """What could not be written may be written now."""
+        with self.news:
+            self._writes_at_s = self._clock()
             self.news.notify()
 
     def see(self) -> None:
@@ -96,38 +117,54 @@ class StoreThread(Generic[Order]):
     def _run(self) -> None:
         try:
             self._work.open()
-        except EasyScaleError as error:
-            self._fail(error)
-            return
-        # A store that is away may be closed under what waits for it: the agent ends.
-        with contextlib.suppress(StoreClosed):
             while self._wait():
                 self._carry_out()
                 self._look()
             self._carry_out()
+        except StoreClosed:
+            return  # a store that is away may be closed under what waits for it: the agent ends
+        except Exception as error:
+            self._fail(ThreadBroke.of(error, name=self._thread.name))
+            if not isinstance(error, EasyScaleError):
+                raise
 
     def _wait(self) -> bool:
         """Wait until there is something to do; False when the agent ends."""
         with self.news:
-            while not (self._is_closing or self._orders or self._is_due):
-                waits_s = [RETRY_S] if self._has_unwritten else []
+            while not (self._is_closing or self._orders or self._is_due or self._is_write_due):
+                waits_s = [self._writes_at_s - self._clock()] if self._unwritten else []
                 if self._is_new:
                     waits_s.append(self._looks_at_s - self._clock())
-                if not self.news.wait(min(waits_s, default=None)) and self._has_unwritten:
-                    break
+                self.news.wait(max(0.0, min(waits_s)) if waits_s else None)
             return not self._is_closing
 
     @property
     def _is_due(self) -> bool:
         return self._is_new and self._clock() >= self._looks_at_s
 
+    @property
+    def _is_write_due(self) -> bool:
+        return self._unwritten > 0 and self._clock() >= self._writes_at_s
+
     def _carry_out(self) -> None:
         with self.news:
             orders = tuple(self._orders)
             self._orders.clear()
+            is_due = bool(orders) or self._is_write_due or self._is_closing
         for order in orders:
             self._work.carry_out(order)
-        self._has_unwritten = not self._work.write()
+        if is_due:
+            self._write()
+
+    def _write(self) -> None:
+        if self._work.write():
+            self._unwritten = 0
+            return
+        self._unwritten = min(self._unwritten + 1, _MOST_DOUBLINGS)
+        longest_s = min(LONGEST_RETRY_S, RETRY_S * 2.0**self._unwritten)
+        # Spread, so that a thousand agents do not come back at once.
+        pause_s = random.uniform(min(RETRY_S, longest_s), longest_s)  # noqa: S311 - guards nothing
+        self._writes_at_s = self._clock() + pause_s
 
     def _look(self) -> None:
         if not self._is_due:
@@ -140,6 +177,33 @@ class StoreThread(Generic[Order]):
             return
         ended_s = self._clock()
         self._looks_at_s = ended_s + min(LOOK_PAUSE * (ended_s - began_s), LONGEST_PAUSE_S)
+
+
+class WriteRoad:
+    """Whether the store takes what this agent writes: a full one answers reads, renews leases."""
+
+    def __init__(self, standing: Standing, *, asked_with: str) -> None:
+        self._standing = standing
+        self._key = asked_with
+        self.is_barred = False
+
+    def bear(self, error: StoreError) -> None:
+        """Nothing that a store says once it was open ends this agent: people hear it, once.
+
+        That it does not answer is for the registration to say.
+        """
+        if isinstance(error, StoreRefused | StoreExhausted):
+            self.is_barred = True
+            self._standing.away("writes", StoreAway.of(error))
+
+    def ask_again(self, store: Store) -> None:
+        """See whether the store takes writes again, by one that changes nothing."""
+        if self.is_barred:
+            store.transact(
+                [Created(self._key, _NEVER)], [Put(self._key, "")], timeout_s=CALL_TIMEOUT_S
+            )
+            self.is_barred = False
+            self._standing.back("writes")
 
 
 @dataclass(slots=True)
@@ -193,7 +257,8 @@ class Hold:
 class Ear:
     """Turns what a membership tells into events of the agent's loop."""
 
-    post: Callable[[LeaseEnded | StoreAway | StoreBack], None]
+    post: Callable[[LeaseEnded], None]
+    standing: Standing
     #: The registration stands, since this revision.
     enrolled_at: Callable[[int], None]
     #: The token while this agent leads; None: it leads no more, for this reason.
@@ -206,11 +271,11 @@ class Ear:
     def lease_ended(self, reason: str) -> None:
         self.post(LeaseEnded(reason=reason))
 
-    def store_away(self, reason: str) -> None:
-        self.post(StoreAway(reason=reason))
+    def store_away(self, error: StoreError) -> None:
+        self.standing.away("registration", StoreAway.of(error))
 
     def store_back(self, silent_s: float) -> None:
-        self.post(StoreBack(silent_s=silent_s))
+        self.standing.back("registration", silent_s=silent_s)
 
     def elected(self, token: int) -> None:
         self.took_office(token, "")

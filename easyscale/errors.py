@@ -35,6 +35,19 @@ class EasyScaleError(Exception):
         self.hint = hint
 
 
+class ThreadBroke(EasyScaleError):
+    """Raised in the loop of an agent whose thread ended by an error that nobody foresaw."""
+
+    code = "thread_broke"
+
+    @classmethod
+    def of(cls, error: Exception, *, name: str) -> EasyScaleError:
+        """What to tell of an error that ends a thread; one of ours says itself what it is."""
+        if isinstance(error, EasyScaleError):
+            return error
+        return cls(f"the thread {name} of this agent broke: {type(error).__name__}: {error}")
+
+
 class UsageError(EasyScaleError):
     """Raised when what the person asked for cannot be meant: wrong flags, values or files."""
 
@@ -64,10 +77,14 @@ class IncompleteStep(ScriptError):
 
 
 class StoreError(EasyScaleError):
-    """Base of what etcd answers or fails to answer."""
+    """Base of what etcd answers or fails to answer; `words` are its own where it refuses."""
 
     exit_code = ExitCode.STORE_OUT_OF_REACH
     code = "store"
+
+    def __init__(self, message: str, *, hint: str = "", words: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.words = words
 
 
 class StoreUnreachable(StoreError):
@@ -76,10 +93,22 @@ class StoreUnreachable(StoreError):
     code = "store_unreachable"
 
 
+class StoreExhausted(StoreUnreachable):
+    """Raised when etcd takes nothing for now, being full or asked too much; nothing was written."""
+
+    code = "store_exhausted"
+
+
 class StoreRefused(StoreError):
     """Raised when etcd answers but cannot be used: its version, a certificate, a password."""
 
     code = "store_refused"
+
+
+class TransactionInvalid(StoreRefused):
+    """Raised when no etcd would ever take a transaction, whatever state it is in."""
+
+    code = "transaction_invalid"
 
 
 class StoreClosed(StoreError):

@@ -8,7 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, assert_never
 
-from easyscale.errors import OutcomeUnknown, StoreClosed, StoreError, StoreUnreachable
+from easyscale.errors import (
+    OutcomeUnknown,
+    StoreClosed,
+    StoreError,
+    StoreExhausted,
+    StoreUnreachable,
+)
 from easyscale.rendezvous.endpoints import EtcdSettings, await_versions
 from easyscale.rendezvous.etcd_connection import (
     Connection,
@@ -114,7 +120,7 @@ class EtcdStore:
         except grpc.RpcError as error:
             self._answered_at = 0.0
             fact = meaning(error, connection.endpoint, may_have_written=True)
-            if isinstance(fact, StoreUnreachable):
+            if isinstance(fact, StoreUnreachable) and not isinstance(fact, StoreExhausted):
                 return None
             raise fact from error
         except StoreClosed:
@@ -164,7 +170,7 @@ class EtcdStore:
         self._check_open()
         deadline = time.monotonic() + timeout_s
         count, first = len(self._connections), self._current
-        failures: list[str] = []
+        failures: list[StoreUnreachable] = []
         for tried in range(count):
             number = (first + tried) % count
             connection = self._connections[number]
@@ -172,18 +178,18 @@ class EtcdStore:
             try:
                 answer = attempt(connection, max(0.001, left_s))
             except StoreUnreachable as error:
-                failures.append(error.message)
+                failures.append(error)
                 continue
             except grpc.RpcError as error:
                 self._check_open()
                 fact = meaning(error, connection.endpoint)
                 if not isinstance(fact, StoreUnreachable):
                     raise fact from error
-                failures.append(fact.message)
+                failures.append(fact)
                 continue
             self._current, self._answered_at = number, time.monotonic()
             return answer
-        raise StoreUnreachable("; ".join(failures))
+        raise _together(failures)
 
     def _open_own(self, attempt: int) -> Connection:
         """A connection for watches alone; every further attempt takes the next endpoint."""
@@ -194,6 +200,15 @@ class EtcdStore:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosed("this connection to etcd was closed")
+
+
+def _together(failures: Sequence[StoreUnreachable]) -> StoreUnreachable:
+    """What all endpoints came to; one that answers says more than those that do not."""
+    message = "; ".join(error.message for error in failures)
+    refused = next((error for error in failures if isinstance(error, StoreExhausted)), None)
+    if refused is None:
+        return StoreUnreachable(message)
+    return StoreExhausted(message, hint=refused.hint, words=refused.words)
 
 
 def _probe(connection: Connection, timeout_s: float) -> None:

@@ -15,8 +15,10 @@ from easyscale.errors import (
     OutcomeUnknown,
     StoreClosed,
     StoreError,
+    StoreExhausted,
     StoreRefused,
     StoreUnreachable,
+    TransactionInvalid,
 )
 from easyscale.rendezvous.endpoints import Endpoint, EtcdSettings
 from easyscale.rendezvous.store import Entry, LeaseId, Range, bounds
@@ -71,6 +73,10 @@ _NEVER_SENT = "failed to connect to all addresses"
 #: The three ways in which etcd says that it wants a new token.
 _STALE_TOKEN = ("invalid auth token", "user name is empty", "revision of auth store is old")
 _LEASE_NOT_FOUND = "requested lease not found"
+#: What etcd says of a transaction that it will never take.
+_INVALID = ("request is too large", "too many operations", "duplicate key")
+#: It has reached its quota, and says so until somebody has made room and disarmed the alarm.
+_FULL = "database space exceeded"
 
 
 class Token:
@@ -195,9 +201,15 @@ def meaning(error: Any, endpoint: Endpoint, *, may_have_written: bool = False) -
         return StoreUnreachable(f"etcd at {endpoint} does not answer ({_brief(code)})")
     if _LEASE_NOT_FOUND in details:
         return LeaseLost("the lease of a key to be written has ended; nothing was written")
-    reason = details.removeprefix("etcdserver: ") or _brief(code)
+    words = details.removeprefix("etcdserver: ") or _brief(code)
+    message = f"etcd at {endpoint} refuses: {words}"
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        hint = "etcdctl compact, defrag, alarm disarm" if _FULL in words else ""
+        return StoreExhausted(message, hint=hint, words=words)
+    if any(text in words for text in _INVALID):
+        return TransactionInvalid(message, words=words)
     hint = "check --etcd-user and EASYSCALE_ETCD_PASSWORD" if _concerns_login(error) else ""
-    return StoreRefused(f"etcd at {endpoint} refuses: {reason}", hint=hint)
+    return StoreRefused(message, hint=hint, words=words)
 
 
 def _concerns_login(error: Any) -> bool:  # noqa: ANN401

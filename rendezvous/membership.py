@@ -4,7 +4,8 @@
                      ^                     | lost, or the store came back without it
                      +--- a fresh record <-+
 
-While the store is away nothing here ends anything: the thread retries and says so once.
+While the store is away, or refuses, nothing here ends anything: the thread retries and says so
+once. Nothing but a name that another one holds, and an error that nobody foresaw, ends the agent.
 """
 
 import math
@@ -20,7 +21,11 @@ from easyscale.errors import (
     FormatError,
     LeaseLost,
     OutcomeUnknown,
-    StoreUnreachable,
+    StoreClosed,
+    StoreError,
+    StoreExhausted,
+    StoreRefused,
+    ThreadBroke,
     UsageError,
 )
 from easyscale.model import Ending, NodeRecord, decode, encode
@@ -33,6 +38,7 @@ __all__ = ["Ear", "Membership", "boottime_s"]
 
 #: Retries while the store is away, spread so that a thousand agents do not come back at once.
 _RETRY_S = (0.2, 1.0)
+_MOST_REFUSALS = 8
 _LEAVE_TIMEOUT_S = 1.0
 #: A registration of an earlier agent of this host vanishes within its lease and this.
 _NAME_MARGIN_S = 2.0
@@ -45,7 +51,7 @@ class Ear(Protocol):
 
     def lease_ended(self, reason: str) -> None: ...
 
-    def store_away(self, reason: str) -> None: ...
+    def store_away(self, error: StoreError) -> None: ...
 
     def store_back(self, silent_s: float) -> None: ...
 
@@ -83,6 +89,8 @@ class Membership:
         self._office = Office("")
         self._vacant = False
         self._away_since_s: float | None = None
+        #: Rounds in a row that the store has refused.
+        self._refusals = 0
         self._heard_s = clock()
         self._name_taken_since_s: float | None = None
         self._verify = False
@@ -179,22 +187,38 @@ class Membership:
         return min(usual_s, max(until_s - self._clock(), _RETRY_S[0]))
 
     def _run(self) -> None:
-        while not self._closing:
-            try:
-                self._work()
-            except StoreUnreachable as error:
-                self._note_away(error.message)
-                pause_s = random.uniform(*_RETRY_S)  # noqa: S311 - spreads load, guards nothing
-            except OutcomeUnknown:
-                self._verify = True  # what stands is read back before anything else is done
-                pause_s = _RETRY_S[0]
-            except EasyScaleError as error:
-                self._ear.refused(error)
-                return
-            else:
-                pause_s = self._next_in_s()
-            self._watch_clock()
-            self._wait(pause_s)
+        try:
+            while not self._closing:
+                pause_s = self._round()
+                self._watch_clock()
+                self._wait(pause_s)
+        except Exception as error:
+            if isinstance(error, StoreClosed) and self._closing:
+                return  # under what we waited for
+            self._ear.refused(ThreadBroke.of(error, name=self._thread.name))
+            if not isinstance(error, EasyScaleError):
+                raise
+
+    def _round(self) -> float:
+        """Do what is due; returns after how long the next round is."""
+        try:
+            self._work()
+        except StoreClosed:
+            raise
+        except OutcomeUnknown:
+            self._verify = True  # what stands is read back before anything else is done
+            return _RETRY_S[0]
+        except LeaseLost:
+            self._lose_lease("the store ended it")
+            return _RETRY_S[0]
+        except StoreError as error:
+            self._note_away(error)
+            # Whoever refuses has answered at once, and a login costs it much.
+            longest_s = min(_RETRY_S[1] * 2.0**self._refusals, max(self._ttl_s / 3, _RETRY_S[1]))
+            return random.uniform(_RETRY_S[0], longest_s)  # noqa: S311 - guards nothing
+        self._refusals = 0
+        self._note_back()
+        return self._next_in_s()
 
     def _wait(self, pause_s: float) -> None:
         with self._news:
@@ -357,13 +381,19 @@ class Membership:
         if term.elected is not None:
             self._ear.elected(term.elected)
 
-    def _note_away(self, reason: str) -> None:
+    def _note_away(self, error: StoreError) -> None:
+        refuses = isinstance(error, StoreRefused | StoreExhausted)
+        self._refusals = min(self._refusals + 1, _MOST_REFUSALS) if refuses else 0
         if self._away_since_s is None:
             self._away_since_s = self._heard_s
-            self._ear.store_away(reason)
+            self._ear.store_away(error)
 
     def _note_answer(self) -> None:
-        now = self._clock()
-        since_s, self._away_since_s, self._heard_s = self._away_since_s, None, now
+        self._heard_s = self._clock()
+        if not self._refusals:
+            self._note_back()  # else a whole round tells: one answer of several may be a refusal
+
+    def _note_back(self) -> None:
+        since_s, self._away_since_s = self._away_since_s, None
         if since_s is not None:
-            self._ear.store_back(now - since_s)
+            self._ear.store_back(self._clock() - since_s)

@@ -13,7 +13,14 @@ from enum import Enum, auto
 from threading import RLock
 from typing import assert_never
 
-from easyscale.errors import LeaseLost, OutcomeUnknown, StoreClosed, StoreUnreachable
+from easyscale.errors import (
+    LeaseLost,
+    OutcomeUnknown,
+    StoreClosed,
+    StoreExhausted,
+    StoreRefused,
+    StoreUnreachable,
+)
 from easyscale.rendezvous.store import (
     Compare,
     Created,
@@ -115,6 +122,8 @@ class MemoryServer:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.is_running = True
+        #: It takes no puts and grants no leases; reads, deletes and renewals go on, as with etcd.
+        self.is_full = False
         self.lock = RLock()
         self.contents = _Contents()
         self.watches: list[MemoryWatch] = []
@@ -179,7 +188,12 @@ class MemoryServer:
             for lease in [name for name, held in leases.items() if held.deadline <= now]:
                 self.announce(self.contents.end_lease(lease))
 
+    def check_room(self) -> None:
+        if self.is_full:
+            raise StoreExhausted("the store refuses: it is full", words="it is full")
+
     def grant(self, ttl_s: int) -> LeaseId:
+        self.check_room()
         lease = LeaseId(next(self._lease_ids))
         self.contents.leases[lease] = _Lease(ttl_s, self.clock() + ttl_s)
         return lease
@@ -208,6 +222,8 @@ class MemoryStore:
         self.server = server
         self._is_closed = False
         self._is_cut = False
+        #: Why the store turns this client away, in the store's words.
+        self.refusal = ""
         self._answers_to_lose: deque[bool] = deque()
 
     @property
@@ -241,6 +257,8 @@ class MemoryStore:
         check_transaction(compares, operations)
         with self.server.lock:
             self._reach(timeout_s)
+            if any(isinstance(operation, Put) for operation in operations):
+                self.server.check_room()
             is_lost = bool(self._answers_to_lose)
             if is_lost and not self._answers_to_lose.popleft():
                 raise OutcomeUnknown("the request of a transaction was lost")
@@ -291,6 +309,8 @@ class MemoryStore:
         self._check_open()
         if timeout_s <= 0 or not self.is_reachable:
             raise StoreUnreachable(f"no answer from the store within {timeout_s:g} s")
+        if self.refusal:
+            raise StoreRefused(f"the store refuses: {self.refusal}", words=self.refusal)
         self.server.expire()
 
     def _check_open(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NewType, Protocol
 
-from easyscale.errors import StoreRefused
+from easyscale.errors import TransactionInvalid
 
 LeaseId = NewType("LeaseId", int)
 
@@ -172,8 +172,9 @@ class Watch(Protocol):
 class Store(Protocol):
     """The store of a job. Every call ends by its deadline; any thread may call any method.
 
-    Raises StoreUnreachable when no answer came and nothing was written, StoreRefused when the
-    store answered that it will not, StoreClosed after `close`.
+    Raises StoreUnreachable when no answer came and nothing was written, its kind StoreExhausted
+    when the answer was "not now", StoreRefused when it was that the store will not, StoreClosed
+    after `close`.
     """
 
     def read(self, *ranges: Range, timeout_s: float) -> View:
@@ -218,17 +219,17 @@ def check_transaction(compares: Sequence[Compare], operations: Sequence[Operatio
             f"a transaction of {len(compares)} compares and {len(operations)} operations is over"
             f" etcd's limit of {MAX_COMPARES} and {MAX_OPERATIONS}"
         )
-        raise StoreRefused(message)
+        raise TransactionInvalid(message)
     for operation in operations:
         if isinstance(operation, DeletePrefix) and not operation.folder.endswith("/"):
-            raise StoreRefused(f"{operation.folder!r} is no folder: it lacks the final slash")
+            raise TransactionInvalid(f"{operation.folder!r} is no folder: it lacks the final slash")
     size = sum(len(o.value.encode()) for o in operations if isinstance(o, Put))
     if size > MAX_TRANSACTION_BYTES:
         message = f"a transaction of {size} bytes is over etcd's limit of {MAX_TRANSACTION_BYTES}"
-        raise StoreRefused(message)
+        raise TransactionInvalid(message)
     puts = [operation.key for operation in operations if isinstance(operation, Put)]
     deletes = [o.key for o in operations if isinstance(o, Delete)]
     deletes += [o.folder for o in operations if isinstance(o, DeletePrefix)]
     for number, key in enumerate(puts):
         if key in puts[:number] or any(in_range(key, range_) for range_ in deletes):
-            raise StoreRefused(f"a transaction writes {key!r} twice")
+            raise TransactionInvalid(f"a transaction writes {key!r} twice")

@@ -21,7 +21,15 @@ from easyscale.agent.plain.settings import PlainSettings
 from easyscale.agent.plain.values import Offer, Outcome, Report, Sight, Terms
 from easyscale.agent.processes.guard import LeaseGuard
 from easyscale.agent.settings import Timeouts
-from easyscale.agent.store_thread import CALL_TIMEOUT_S, RETRY_S, Ear, Hold, StoreThread
+from easyscale.agent.store_events import Standing
+from easyscale.agent.store_thread import (
+    CALL_TIMEOUT_S,
+    RETRY_S,
+    Ear,
+    Hold,
+    StoreThread,
+    WriteRoad,
+)
 from easyscale.errors import (
     EasyScaleError,
     ExitCode,
@@ -82,6 +90,8 @@ class EtcdMeeting:
         self._token: int | None = None
         #: Key -> what goes there; None: it goes away.
         self._unwritten: dict[str, str | None] = {}
+        self._standing = Standing(post)
+        self._road = WriteRoad(self._standing, asked_with=self._keys.common.progress)
         self._hold = Hold()
         self._guard: LeaseGuard | None = None
         self._thread: StoreThread[_Order] = StoreThread(self, name="plain-meeting", fail=fail)
@@ -153,6 +163,7 @@ class EtcdMeeting:
             self._keys.common,
             Ear(
                 post=self._post,
+                standing=self._standing,
                 enrolled_at=lambda _: self._hold_guard(),
                 took_office=lambda token, _: self._thread.order(_Office(token)),
                 fail=self._fail,
@@ -239,13 +250,15 @@ class EtcdMeeting:
     def write(self) -> bool:
         opened = self._hold.opened
         assert opened is not None
-        for key, value in tuple(self._unwritten.items()):
-            operation = Delete(key) if value is None else Put(key, value)
-            try:
+        try:
+            for key, value in tuple(self._unwritten.items()):
+                operation = Delete(key) if value is None else Put(key, value)
                 opened.store.transact([], [operation], timeout_s=CALL_TIMEOUT_S)
-            except StoreError:
-                return False
-            del self._unwritten[key]
+                del self._unwritten[key]
+            self._road.ask_again(opened.store)
+        except StoreError as error:
+            self._road.bear(error)
+            return False
         return True
 
     def look(self) -> bool:
@@ -267,8 +280,7 @@ class EtcdMeeting:
         if token is None or opened is None:
             return
         lease = None
-        # One that cannot be written now is decided anew.
-        with contextlib.suppress(StoreError):
+        try:
             if isinstance(decision.value, Outcome):
                 # On a lease of its own: it outlives the agents, and not for ever.
                 is_done = decision.value.exit_code == ExitCode.DONE
@@ -276,6 +288,8 @@ class EtcdMeeting:
                 lease = opened.store.grant(ttl_s, timeout_s=CALL_TIMEOUT_S)
             compares, operations = records.put(self._keys, decision, token=token, lease=lease)
             opened.store.transact(compares, operations, timeout_s=CALL_TIMEOUT_S)
+        except StoreError as error:
+            self._road.bear(error)  # one that cannot be written now is decided anew
 
     def _follow(self) -> None:
         """Watch everything while this agent leads, else what the leader decides."""

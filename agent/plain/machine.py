@@ -77,7 +77,8 @@ def step(
             turn.do(actions.Offer(places=turn.state.places))
         case events.StoreAway():
             turn.set(away_since_s=now.s)
-            turn.tell(EventKind.STORE_AWAY, "workers go on, changes wait", endpoint="etcd")
+            told = event.told("workers go on, changes wait")
+            turn.tell(EventKind.STORE_AWAY, told, endpoint="etcd")
         case events.StoreBack():
             turn.set(away_since_s=None)
             turn.tell(EventKind.STORE_BACK, "nothing lost", endpoint="etcd", away_s=event.silent_s)

@@ -166,6 +166,29 @@ def test_a_worker_that_dies_while_etcd_is_away_makes_the_others_wait_for_it(
         job.repeated_only(victim)
 
 
+def test_a_worker_that_dies_while_etcd_is_full_is_replaced_once_there_is_room(
+    tmp_path: Path, reference: Reference, etcd: Server
+) -> None:
+    with Job(tmp_path, reference, etcd=etcd) as job:
+        a, b = job.start("a"), job.start("b")
+        job.trains_on(2)
+        (victim,) = (pid for pid in job.pids() if pid in b.descendants())
+        etcd.refuse_writes(refuse=True)
+        kill(victim)
+        refused = "etcd refuses: mvcc: database space exceeded; training goes on, changes wait"
+        assert b.sees("store_away")["reason"] == refused
+        job.waits(4)
+        etcd.refuse_writes(refuse=False)
+        b.sees("store_back")
+        job.trains_on(2)
+        job.hurry()
+        job.holds(a.finish())
+        job.holds(b.finish())
+        assert len(job.pids()) == 3
+        assert all(len(node.events("store_away")) < 2 for node in (a, b)), "it is told once"
+        job.repeated_only(victim)
+
+
 @pytest.mark.proof
 def test_a_leader_that_dies_between_its_plan_and_the_commit_is_followed_by_another(
     tmp_path: Path, reference: Reference, etcd: Server

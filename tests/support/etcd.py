@@ -171,8 +171,8 @@ class Server:
     def refuse_writes(self, *, refuse: bool) -> None:
         """Say that its disk quota is used up, or that it is not."""
         action = "ACTIVATE" if refuse else "DEACTIVATE"
-        alarm = {"action": action, "memberID": "0", "alarm": "NOSPACE"}
-        self._post("/v3/maintenance/alarm", alarm)
+        body = {"action": action, "memberID": "0", "alarm": "NOSPACE"}
+        self._post("/v3/maintenance/alarm", {**body})
 
     def enable_users(self, password: str) -> None:
         """Let nobody in but `root` and those that were added before."""

@@ -33,12 +33,12 @@ def record(node: str) -> NodeRecord:
 class Leader:
     """A link that stands for election, and all that it brought."""
 
-    def __init__(self, etcd: Server, folder: Path) -> None:
+    def __init__(self, etcd: Server, folder: Path, *, user: str = "", password: str = "") -> None:
         chosen = launch_settings(
             job_id="linked",
             working_directory=str(folder),
             snapshot_dir=str(folder / "snapshots"),
-            store=StoreSettings(endpoints=(str(etcd.endpoint),)),
+            store=StoreSettings(endpoints=(str(etcd.endpoint),), user=user, password=password),
         )
         self.brought: list[events.AgentEvent] = []
         self.link = StoreLink(
@@ -60,6 +60,9 @@ class Leader:
     def view(self) -> JobView:
         seen = [one for one in self.brought if isinstance(one, events.Viewed) and one.complete]
         return seen[-1].view if seen else JobView()
+
+    def standing(self) -> list[events.StoreAway | events.StoreBack]:
+        return [e for e in self.brought if isinstance(e, events.StoreAway | events.StoreBack)]
 
     def sees(self, condition: Callable[[JobView], object], what: str) -> None:
         wait_until(lambda: condition(self.view), what)
@@ -126,3 +129,50 @@ def test_a_link_closes_within_the_time_that_is_left_whatever_etcd_does(
     began_s = time.monotonic()
     leader.link.close(within_s=0.5)
     assert time.monotonic() - began_s < 1.5
+
+
+def test_an_etcd_that_is_full_is_told_of_once_and_written_to_when_it_has_room(
+    leader: Leader, store: Store, own_server: Server
+) -> None:
+    own_server.refuse_writes(refuse=True)
+    key = KEYS.gone_agent("b", "i")
+    ask = actions.Transact(
+        name="n", compares=(), operations=(Put(KEYS.wish("w"), encode(Ending(how="x"))),)
+    )
+    leader.link.take(ask)
+    leader.link.take(actions.Write(key=key, value=encode(Ending(how="ended")), leased=False))
+    time.sleep(2.0)  # renewals of the lease and the watch's probes are answered meanwhile
+    (away,) = leader.standing()
+    assert isinstance(away, events.StoreAway)
+    assert away.refuses == "mvcc: database space exceeded"
+    own_server.refuse_writes(refuse=False)
+    wait_until(lambda: len(leader.standing()) == 2, "its return is told")
+    leader.sees(lambda view: "b" in {one.node for one in view.gone_agents}, "it is written")
+    assert leader.view.leader_token, "it has led all the time"
+    assert not any(isinstance(e, events.Deposed | events.LeaseEnded) for e in leader.brought)
+
+
+def test_a_password_that_counts_no_more_ends_nothing_and_counts_again(
+    own_server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    own_server.enable_users("old")
+    leader = Leader(own_server, tmp_path, user="root", password="old")
+    try:
+        leader.sees(lambda view: view.leader_token, "it leads")
+        own_server.change_password("old", "new")
+        leader.link.take(
+            actions.Write(
+                key=KEYS.gone_agent("b", "i"), value=encode(Ending(how="ended")), leased=False
+            )
+        )
+        wait_until(leader.standing, "it is told")
+        (away,) = leader.standing()
+        assert isinstance(away, events.StoreAway)
+        assert "authentication failed" in away.refuses
+        time.sleep(1.0)
+        own_server.change_password("new", "old")
+        wait_until(lambda: len(leader.standing()) == 2, "its return is told")
+        leader.sees(lambda view: "b" in {one.node for one in view.gone_agents}, "it is written")
+    finally:
+        leader.link.close()

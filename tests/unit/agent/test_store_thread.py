@@ -6,9 +6,18 @@ from collections.abc import Callable
 import pytest
 
 from easyscale.agent import store_thread
-from easyscale.agent.store_events import LeaseEnded, StoreAway, StoreBack
-from easyscale.agent.store_thread import Ear, StoreThread
-from easyscale.errors import EasyScaleError, StoreClosed, StoreUnreachable
+from easyscale.agent.store_events import LeaseEnded, Standing, StoreAway, StoreBack
+from easyscale.agent.store_thread import Ear, StoreThread, WriteRoad
+from easyscale.errors import (
+    EasyScaleError,
+    FormatError,
+    StoreClosed,
+    StoreExhausted,
+    StoreRefused,
+    StoreUnreachable,
+)
+from easyscale.rendezvous.memory import MemoryServer
+from easyscale.rendezvous.store import Put
 
 DEADLINE_S = 10.0
 
@@ -171,6 +180,134 @@ def test_a_store_that_does_not_open_ends_the_launch() -> None:
     assert work.happened == []
 
 
+class BrokenWork(Work):
+    """It meets an error that is none of the store's."""
+
+    def __init__(self, broken: Exception) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def carry_out(self, order: str, /) -> None:
+        super().carry_out(order)
+        raise self.broken
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_that_nobody_foresaw_ends_the_agent_and_says_where_it_was() -> None:
+    work, failures = BrokenWork(ZeroDivisionError("a bug")), list[EasyScaleError]()
+    thread = made(work, failures.append)
+    thread.start()
+    thread.order("one")
+    work.until(lambda all_: "one" in all_)
+    thread.close()
+    (told,) = failures
+    assert told.message == "the thread test-store of this agent broke: ZeroDivisionError: a bug"
+
+
+def test_an_error_of_ours_ends_the_agent_in_its_own_words() -> None:
+    work, failures = BrokenWork(FormatError("terms: torn")), list[EasyScaleError]()
+    thread = made(work, failures.append)
+    thread.start()
+    thread.order("one")
+    work.until(lambda all_: "one" in all_)
+    thread.close()
+    assert failures == [work.broken]
+
+
+class PacedWork(Work):
+    """Nothing can be written; time is what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def write(self) -> bool:
+        super().write()
+        return False
+
+    @property
+    def writes(self) -> int:
+        return self.happened.count("write")
+
+
+def test_a_store_that_takes_nothing_is_asked_less_and_less_and_at_once_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("random.uniform", lambda _, longest_s: longest_s)
+    work = PacedWork()
+    thread = StoreThread[str](
+        work, name="test-store", fail=lambda _: None, clock=lambda: work.now_s
+    )
+    thread.start()
+
+    def look() -> None:
+        """What was due before has happened then."""
+        before = work.happened.count("look")
+        thread.see()
+        work.until(lambda all_: all_.count("look") > before)
+
+    thread.order("one")
+    work.until(lambda _: work.writes == 1)
+    look()
+    for doubling in range(1, 4):
+        work.now_s += 0.001 * 2**doubling - 0.0005
+        look()
+        assert work.writes == doubling
+        work.now_s += 0.0006
+        look()
+        assert work.writes == doubling + 1
+    thread.write_soon()
+    look()
+    assert work.writes == 5
+    thread.close()
+
+
+Told = list[StoreAway | StoreBack]
+
+
+def test_a_store_is_away_while_any_road_to_it_is_barred_and_that_is_told_once() -> None:
+    told, now = Told(), [10.0]
+    standing = Standing(told.append, clock=lambda: now[0])
+    standing.away("writes", StoreAway(reason="full", refuses="full"))
+    standing.away("registration", StoreAway(reason="no answer"))
+    standing.away("writes", StoreAway(reason="full", refuses="full"))
+    now[0] += 1.0
+    standing.back("writes")
+    assert told == [StoreAway(reason="full", refuses="full")]
+    standing.back("registration", silent_s=3.0)  # it had been silent before it was noticed
+    standing.back("registration", silent_s=3.0)
+    assert told[1:] == [StoreBack(silent_s=3.0)]
+
+
+def test_a_store_that_refuses_to_write_is_asked_until_it_does_and_nothing_is_changed() -> None:
+    server, told = MemoryServer(lambda: 0.0), Told()
+    store = server.client()
+    road = WriteRoad(Standing(told.append, clock=lambda: 0.0), asked_with="/k")
+    road.bear(StoreUnreachable("no answer"))
+    assert (told, road.is_barred) == ([], False), "the registration tells of a silent store"
+    server.is_full = True
+    with pytest.raises(StoreExhausted) as full:
+        store.transact([], [Put("/k", "1")], timeout_s=1)
+    for _ in range(2):
+        road.bear(full.value)
+        with pytest.raises(StoreExhausted):
+            road.ask_again(store)
+    assert told == [StoreAway(reason="the store refuses: it is full", refuses="it is full")]
+    server.is_full = False
+    road.ask_again(store)
+    road.ask_again(store)
+    assert told[1:] == [StoreBack(silent_s=0.0)]
+    assert not store.read("/k", timeout_s=1).entries
+
+
+def test_people_read_what_the_store_says() -> None:
+    full = StoreAway.of(StoreRefused("etcd at h:1 refuses: no room", words="no room"))
+    assert full.told("training goes on") == "etcd refuses: no room; training goes on"
+    assert StoreAway.of(StoreUnreachable("no answer")).told("training goes on") == (
+        "training goes on"
+    )
+
+
 def test_what_a_membership_tells_becomes_events() -> None:
     posted: list[LeaseEnded | StoreAway | StoreBack] = []
     offices: list[tuple[int | None, str]] = []
@@ -178,13 +315,14 @@ def test_what_a_membership_tells_becomes_events() -> None:
     failures: list[EasyScaleError] = []
     ear = Ear(
         post=posted.append,
+        standing=Standing(posted.append, clock=lambda: 0.0),
         enrolled_at=revisions.append,
         took_office=lambda token, reason: offices.append((token, reason)),
         fail=failures.append,
     )
     ear.enrolled(7)
     ear.lease_ended("late")
-    ear.store_away("no answer")
+    ear.store_away(StoreUnreachable("no answer"))
     ear.store_back(2.5)
     ear.elected(9)
     ear.deposed("late")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from easyscale.errors import EasyScaleError
+from easyscale.errors import EasyScaleError, StoreError
 from easyscale.model import Ending, NodeRecord, decode
+from easyscale.rendezvous import membership
 from easyscale.rendezvous.membership import Membership
 from easyscale.rendezvous.memory import MemoryServer, MemoryStore
 from easyscale.rendezvous.store import Put
@@ -40,8 +41,8 @@ class Ear:
     def lease_ended(self, reason: str) -> None:
         self._hear("lease_ended", reason)
 
-    def store_away(self, reason: str) -> None:
-        self._hear("store_away", reason)
+    def store_away(self, error: StoreError) -> None:
+        self._hear("store_away", error.message)
 
     def store_back(self, silent_s: float) -> None:
         self._hear("store_back", silent_s)
@@ -92,7 +93,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(membership, "_RETRY_S", (0.005, 0.01))
     made = Bench()
     yield made
     made.membership.close()
@@ -148,6 +150,65 @@ def test_the_store_is_away_once_and_back_once(bench: Bench) -> None:
     bench.until(lambda: '"h:1"' in (bench.read(KEYS.node("a")) or ""), "the record is written")
     assert [name for name, _ in bench.ear.heard].count("store_away") == 1
     assert "lease_ended" not in [name for name, _ in bench.ear.heard]
+
+
+def names(bench: Bench) -> list[str]:
+    return [name for name, _ in bench.ear.heard]
+
+
+def test_a_store_that_turns_us_away_ends_nothing_and_is_told_once(bench: Bench) -> None:
+    bench.membership.enrol(record())
+    bench.ear.wait_for("enrolled")
+    bench.store.refusal = "authentication failed"
+    bench.membership.enrol(record(address="h:1"))
+    assert bench.ear.wait_for("store_away") == "the store refuses: authentication failed"
+    bench.until(lambda: bench.membership._refusals > 1, "it asks again")
+    bench.store.refusal = ""
+    bench.ear.wait_for("store_back")
+    bench.until(lambda: '"h:1"' in (bench.read(KEYS.node("a")) or ""), "the record is written")
+    assert names(bench) == ["enrolled", "store_away", "store_back"]
+
+
+def test_a_full_store_is_away_until_it_takes_writes_although_it_answers(bench: Bench) -> None:
+    bench.membership.enrol(record())
+    bench.ear.wait_for("enrolled")
+    bench.server.is_full = True
+    bench.membership.stand()
+    assert bench.ear.wait_for("store_away") == "the store refuses: it is full"
+    bench.until(lambda: bench.membership._refusals > 1, "it stands again")
+    bench.server.is_full = False
+    bench.ear.wait_for("elected")
+    bench.ear.wait_for("store_back")
+    assert sorted(names(bench)) == ["elected", "enrolled", "store_away", "store_back"]
+
+
+def test_a_lease_lives_on_while_the_store_is_full(bench: Bench) -> None:
+    bench.membership.enrol(record())
+    bench.ear.wait_for("enrolled")
+    lease = bench.membership.lease
+    assert lease is not None
+    bench.server.is_full = True
+    bench.membership.enrol(record(address="h:1"))
+    bench.ear.wait_for("store_away")
+    granted_s = bench.clock.now
+    bench.clock.now += 3.0
+    deadlines = bench.server.contents.leases
+    bench.until(lambda: deadlines[lease].deadline > granted_s + 5, "it is renewed")
+    assert names(bench) == ["enrolled", "store_away"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_that_nobody_foresaw_is_told_and_ends_the_agent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(bench.store, "transact", fall)
+    bench.membership.enrol(record())
+    told = str(bench.ear.wait_for("refused"))
+    assert "membership" in told
+    assert "ZeroDivisionError: a bug" in told
 
 
 def test_a_store_that_comes_back_without_the_key_ends_the_registration(bench: Bench) -> None:

@@ -5,8 +5,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,10 @@ def pace(out: Path, seconds: float, *slots: str) -> None:
 
 
 def training(
-    job: str, out: Path, node: str, slots: int, *options: str
+    job: str, out: Path, node: str, slots: int, *options: str, ranks: int = N
 ) -> AbstractContextManager[Run]:
     return launched(
-        "launch", "--job-id", job, "--node-name", node, "--logical-workers", str(N),
+        "launch", "--job-id", job, "--node-name", node, "--logical-workers", str(ranks),
         "--devices", f"cpu:{slots}", *options, str(SCRIPT), str(out), str(STEPS),
         cwd=out,
     )  # fmt: skip
@@ -74,6 +74,22 @@ def plan_once(job: str, run: Run, is_so: Callable[[Any], bool], *where: str) -> 
 
 def counts(plan: Any) -> list[int]:  # noqa: ANN401 - JSON
     return [len(each["ranks"]) for each in plan["assignments"]]
+
+
+def placed(
+    job: str, where: Sequence[str], wanted: dict[tuple[str, str], int]
+) -> dict[tuple[str, str], int]:
+    """The processes of all slots, once these hold so many ranks and have a process each."""
+    deadline, held = time.monotonic() + DEADLINE_S, {}
+    while time.monotonic() < deadline:
+        slots = {
+            (each["node"], each["slot"]): each for each in asked("status", job, *where)["slots"]
+        }
+        held = {place: len(slot["ranks"]) for place, slot in slots.items()}
+        pids = {place: slot["pid"] for place, slot in slots.items() if slot["pid"]}
+        if held == wanted and len(pids) == len(wanted):
+            return pids
+    raise AssertionError(f"never {wanted}, at last {held}")
 
 
 def kinds_of(run: Run) -> list[str]:
@@ -131,3 +147,30 @@ def test_what_a_node_holds_moves_to_another_and_the_node_is_free(
         pace(tmp_path, 0.0, "cpu:0")
         assert b.wait() == 0, b.report()
         assert digest_in(b) == digest
+
+
+def test_a_standby_takes_the_ranks_of_a_straggler_whose_process_stays(
+    tmp_path: Path, etcd: Server
+) -> None:
+    job, where = f"straggler-{os.getpid()}", ("--etcd", str(etcd.endpoint))
+    (tmp_path / "alone").mkdir()
+    env = {"EASYSCALE_LOGICAL_WORKERS": "2"}
+    script = [sys.executable, str(SCRIPT), str(tmp_path / "alone"), str(STEPS)]
+    with started(script, env=env) as alone:
+        assert alone.wait() == 0, alone.report()
+    pace(tmp_path, PACE_S, "cpu:0", "cpu:1")
+    with training(job, tmp_path, "a", 2, *where, ranks=2) as a, ExitStack() as later:
+        a.wait_for("event=started")
+        placed(job, where, {("a", "cpu:0"): 1, ("a", "cpu:1"): 1})
+        b = later.enter_context(training(job, tmp_path, "b", 1, *where, ranks=2))
+        workers = placed(job, where, {("a", "cpu:0"): 1, ("a", "cpu:1"): 1, ("b", "cpu:0"): 0})
+        pace(tmp_path, 4 * PACE_S, "cpu:1")
+        b.wait_for("event=joined .*b 0 → 1")
+        a.wait_for("event=slow .*cpu:1")
+        after = placed(job, where, {("a", "cpu:0"): 1, ("a", "cpu:1"): 0, ("b", "cpu:0"): 1})
+        assert after == workers, "nobody was started anew"
+        pace(tmp_path, 0.0, "cpu:0", "cpu:1")
+        assert a.wait() == 0, a.report()
+        assert b.wait() == 0, b.report()
+        assert digest_in(a) == digest_in(alone)
+        assert not {"lost", "drained"} & {*kinds_of(a), *kinds_of(b)}

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from easyscale.errors import StoreRefused, UsageError
+from easyscale.errors import StoreRefused, StoreUnreachable, UsageError
+from easyscale.rendezvous import endpoints
 from easyscale.rendezvous.endpoints import (
     Endpoint,
     EtcdSettings,
+    await_versions,
     check_version,
     parse_endpoint,
     parse_endpoints,
@@ -95,3 +97,20 @@ def test_a_file_that_is_no_certificate_is_named_as_such(tmp_path: Path) -> None:
     pem.write_text("nonsense")
     with pytest.raises(UsageError, match="certificates"):
         EtcdSettings((ENDPOINT,), ca=pem).ssl_context()
+
+
+def test_who_finds_no_etcd_reads_how_long_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    def ask(endpoint: Endpoint, _: EtcdSettings, *, timeout_s: float) -> str:
+        now[0] += 15.6  # a name that is looked up knows of no deadline
+        raise StoreUnreachable(f"{endpoint}: no answer")
+
+    monkeypatch.setattr(endpoints, "server_version", ask)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with pytest.raises(StoreUnreachable) as caught:
+        await_versions(EtcdSettings((ENDPOINT,)), timeout_s=5.0)
+    monkeypatch.undo()
+    assert caught.value.message == (
+        "no etcd answered, asked for 15.6 s (etcd.local:2379: no answer)"
+    )

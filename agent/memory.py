@@ -105,6 +105,8 @@ class Doubt:
     micro_step_s: float
     #: The position up to which it is doubted.
     until: int
+    #: Who else may be to blame, should it be cleared.
+    others: tuple[WorkerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,13 @@ class Scene:
         return min(self.step_now, self.alone.step)
 
     def _least_gain(self, layout: Layout) -> float:
-        """More, the more has moved lately; who was not measured must take over from a slow slot."""
+        """More, the more has moved lately; who was not measured must take over from a slow slot.
+
+        The map of a probe was never meant to stay: any better one takes its place.
+        """
         balance, memory = self.settings.balance, self.memory
+        if self.base.occasion is Occasion.PROBE and set(layout.ranks) <= set(self.ask.stay):
+            return 0.0
         lately = [at for at in memory.moves if memory.position - at < balance.pays_within]
         least = balance.least_gain * (1 + len(lately))
         slots = drafts.slots_of(self.view)
@@ -211,6 +216,8 @@ def rebalance(scene: Scene) -> tuple[Plan | None, str]:
             return None, idle
         if not scene.is_certain(layout):
             return None, "waits until what slots measure is more than noise"
+    if memory.appeal is not None and not ask.rebalance:
+        return None, "waits until steps show whether the map before is better"
     if memory.unproven is not None and memory.position - memory.unproven < balance.proof_steps:
         return None, "waits until steps show what the slots say"
     reason = profile.rebalance_reason(

@@ -1,7 +1,7 @@
 """A rebalance must keep what it promised: measured slower than before, it is taken back.
 
 Pure. What was tried is remembered with the speeds it was tried at: at other speeds it may be right.
-A slot that gained ranks and broke the promise computes slower than it measures, and is doubted.
+Slower than promised, a slot that gained ranks computes slower than it measures, and is doubted.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from dataclasses import replace
 import msgspec
 
 from easyscale.agent import drafts, words
-from easyscale.agent.balance import profile, swings
+from easyscale.agent.balance import profile, suspecting, swings
 from easyscale.agent.balance.planner import Place, shares, step_of
-from easyscale.agent.memory import Appeal, Doubt, Memory, Trial
+from easyscale.agent.memory import Appeal, Memory, Trial
 from easyscale.agent.settings import Balance, LaunchSettings
 from easyscale.balance import TriedPlan
 from easyscale.model import (
@@ -33,6 +33,9 @@ BROKE_PROMISE = "was measured slower than it promised"
 MOST_TRIED = 20
 #: and for so many times the steps in which a change has to pay; twice as long after each time.
 FORGIVEN_AFTER = 4
+#: A promise is broken by more than so many times what noise makes of single steps: a step is as
+#: long as its longest part, and parts that are alike make it longer than each of them as a rule.
+_PROMISE_NOISE = 2.0
 #: Steps under the map before, after which it is known whether the one that was undone was slow.
 _APPEAL_STEPS = 5
 
@@ -41,7 +44,7 @@ def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSett
     """Remember what a rebalance has to beat; any other plan puts nothing on trial."""
     base, progress = view.base, view.progress
     memory = swings.note(plan, view, memory, settings.balance)
-    if plan.occasion in (Occasion.REBALANCE, Occasion.UNDO):
+    if plan.occasion is Occasion.REBALANCE:
         memory = replace(memory, moves=(*memory.moves, memory.position)[-MOST_TRIED:])
     on_trial = plan.occasion is Occasion.REBALANCE and plan.step_s is not None
     if base is None or not on_trial or progress is None or not progress.steps_per_s:
@@ -52,7 +55,7 @@ def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSett
         before_s = max(before_s, plan.step_s[0])  # the median of steps may lag behind
     trial = Trial(
         generation=plan.generation,
-        former=tuple(Assignment(m.worker, m.ranks) for m in base.members),
+        former=held_in(base),
         before_s=before_s,
         promised_s=plan.step_s[1],
         due=progress.position + settings.balance.trial_steps,
@@ -82,10 +85,9 @@ def hear(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
     if progress is None or not progress.steps_per_s or progress.position < appeal.due:
         return memory
     memory = replace(memory, appeal=None)
-    held = tuple(Assignment(m.worker, m.ranks) for m in base.members)
     tolerated_s = appeal.before_s * (1 + settings.balance.trial_tolerance)
     excess_s = 1 / progress.steps_per_s - appeal.before_s
-    if _step_now(view, held, memory) > tolerated_s:
+    if _step_now(view, held_in(base), memory) > tolerated_s:
         return memory  # slots have become slower meanwhile, which explains it as well
     if excess_s < (appeal.measured_s - appeal.before_s) / 2:
         return memory
@@ -100,7 +102,10 @@ def hear(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
 
 
 def judge(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
-    """Once there is enough to measure: keep the map on trial, or undo it and remember it."""
+    """Once there is enough to measure: keep the map on trial, or undo it and remember it.
+
+    One that is better than before but not as good as promised stays, and a slot is doubted.
+    """
     memory = hear(view, _drop_old_doubts(view, memory, settings.balance), settings)
     trial, base, progress = memory.trial, view.base, view.progress
     if trial is None or base is None or trial.undone:
@@ -115,11 +120,21 @@ def judge(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
     former_s = max(trial.before_s, predicted_s)
     slots = drafts.slots_of(view)
     noise = profile.noise(slots[m.worker] for m in base.members if m.ranks and m.worker in slots)
-    if now_s <= former_s * (1 + max(settings.balance.trial_tolerance, noise)):
+    tolerance = settings.balance.trial_tolerance
+    # What a step takes beside micro-steps, it took before, too.
+    work_s = now_s - max(0.0, trial.before_s - predicted_s)
+    promised_s = max(trial.promised_s, _step_now(view, held_in(base), memory))
+    is_slower = now_s > former_s * (1 + max(tolerance, noise))
+    if not is_slower and work_s <= promised_s * (1 + max(tolerance, _PROMISE_NOISE * noise)):
         return replace(memory, trial=None)
     counts = counts_of(base)
     times = 1 + max((each.times for each in memory.tried if each.counts == counts), default=0)
     until = memory.position + FORGIVEN_AFTER * settings.balance.pays_within * 2 ** (times - 1)
+    before = {each.worker: len(each.ranks) for each in trial.former if each.ranks}
+    broken = suspecting.Broken(before, dict(counts), work_s, until)
+    memory = replace(memory, doubts=suspecting.suspect(broken, slots, memory.doubts))
+    if not is_slower:  # better than before, and the doubt makes the next map better than this one
+        return replace(memory, trial=None)
     former = shares(len(each.ranks) for each in trial.former)
     why = f"back to {former}: step {words.becomes(trial.before_s, now_s)}, slower than before"
     tried = TriedPlan(
@@ -131,15 +146,13 @@ def judge(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
         until=until,
         times=times,
     )
-    # What a step takes beside micro-steps, it took before, too.
-    work_s = now_s - max(0.0, trial.before_s - predicted_s)
     others = tuple(each for each in memory.tried if each.counts != counts)
-    return replace(
-        memory,
-        tried=(*others, tried)[-MOST_TRIED:],
-        doubts={**memory.doubts, **_doubt(view, trial, base, work_s=work_s, until=until)},
-        trial=replace(trial, undone=why),
-    )
+    return replace(memory, tried=(*others, tried)[-MOST_TRIED:], trial=replace(trial, undone=why))
+
+
+def held_in(commit: Commit) -> tuple[Assignment, ...]:
+    """What a commit gives its members, as a plan would."""
+    return tuple(Assignment(member.worker, member.ranks) for member in commit.members)
 
 
 def _step_now(view: JobView, held: tuple[Assignment, ...], memory: Memory) -> float:
@@ -152,23 +165,6 @@ def _speeds(view: JobView, base: Commit) -> dict[str, float]:
     slots = drafts.slots_of(view)
     known = ((worker, slots.get(worker)) for worker in base.workers)
     return {str(w): slot.rank_s for w, slot in known if slot and slot.rank_s}
-
-
-def _doubt(
-    view: JobView, trial: Trial, base: Commit, *, work_s: float, until: int
-) -> dict[WorkerId, Doubt]:
-    """Who gained ranks, and says that they take less time than the step took."""
-    before = {each.worker: len(each.ranks) for each in trial.former}
-    slots = drafts.slots_of(view)
-    doubts = {}
-    for member in base.members:
-        slot = slots.get(member.worker)
-        if slot is None or not slot.rank_s:
-            continue
-        if len(member.ranks) > before.get(member.worker, 0):
-            said_s = len(member.ranks) * slot.rank_s
-            doubts[member.worker] = Doubt(max(1.0, work_s / said_s), slot.rank_s, until)
-    return doubts
 
 
 def _drop_old_doubts(view: JobView, memory: Memory, balance: Balance) -> Memory:

@@ -7,7 +7,7 @@ from easyscale.agent import budget, gathering, words
 from easyscale.agent.memory import Memory
 from easyscale.agent.verdicts import Standpoint, Verdict
 from easyscale.errors import ExitCode
-from easyscale.model import Commit, Ending, JobState, Outcome, WorkerId
+from easyscale.model import Commit, Ending, JobState, Outcome
 from easyscale.rendezvous.agreement import End, JobView
 
 
@@ -39,6 +39,8 @@ def ruling(at: Standpoint) -> budget.Ruling:
 
 def by_failure(at: Standpoint, memory: Memory) -> Verdict | None:
     """Convicted scripts end with 1, a spent budget with 5."""
+    if _end_of_main(at.view) is not None and not at.is_new_start:
+        return None  # nothing that failed beside it changes what it has
     judged = ruling(at)
     if judged.exit_code is None or judged.cause is None:
         return None
@@ -69,25 +71,25 @@ def in_order(at: Standpoint, memory: Memory) -> Verdict | None:
     return finished  # also where a pause came when nothing was left to do but the script's tail
 
 
+def _end_of_main(view: JobView) -> Ending | None:
+    """How main of the newest generation has finished, if it has: the training is done then."""
+    main = view.base.main if view.base is not None else None
+    ending = view.gone.get(main) if main is not None else None
+    return ending if ending is not None and ending.finished else None
+
+
 def _finished(view: JobView, memory: Memory, base: Commit) -> Verdict | None:
-    main = view.gone.get(base.main) if base.main is not None else None
-    if main is None or not main.finished:
+    main = _end_of_main(view)
+    if main is None:
         return None
     waiting = [w for w in base.workers if view.is_present(w)]
     if any(worker in report for report in view.breaks.values() for worker in waiting):
         return None  # it broke in the last operation and needs a generation to complete it in
     if waiting:
         return Verdict(None, f"finished: waits for {words.places(waiting)} to end", memory)
-    if not all(_ended_in_order(view, worker) for worker in base.workers):
-        return None
+    # However the others ended: main has the result of the last operation, to which all gave theirs.
     outcome = Outcome.of_finished(main)
     return Verdict(End(outcome, _stops(view)), "finished: script ended", memory)
-
-
-def _ended_in_order(view: JobView, worker: WorkerId) -> bool:
-    """Finished, left, or out of reach after the end: its part is done either way."""
-    ending: Ending | None = view.gone.get(worker)
-    return ending is None or ending.finished or ending.drained
 
 
 def _paused(at: Standpoint, memory: Memory, base: Commit, pause: Commit) -> Verdict | None:

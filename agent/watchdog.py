@@ -20,7 +20,12 @@ from easyscale.reports import EventKind
 DUMP_S = 0.5
 #: An agent that ticked no oftener than this was stopped itself, its workers perhaps with it.
 _ASLEEP_S = 2.0
-_PHASES = {Pulse.MICRO_STEP: "micro-step", Pulse.EXCHANGE: "reduction"}
+_PHASES = {
+    Pulse.MICRO_STEP: "micro-step",
+    Pulse.EXCHANGE: "reduction",
+    Pulse.WAITING: "wait for ranks",
+    Pulse.FINISHED: "tail",
+}
 #: Nobody's position moves before a worker in one of these goes on.
 _TOGETHER = frozenset({Pulse.EXCHANGE, Pulse.FORMING, Pulse.BROKEN})
 #: A worker in one of these reacts to a commit of mode now at once.
@@ -71,10 +76,19 @@ def watch(turn: Turn, monotonic_s: float) -> None:
                 phase=_PHASES.get(worker.beat.phase, worker.beat.phase.name.lower()),
                 node=worker.id.node,
                 slot=worker.id.slot,
-                silent_s=monotonic_s - (worker.beat.polled_s or worker.beat.since_s),
+                silent_s=_silent_s(worker, worker.beat, turn.now.s, monotonic_s),
                 rank=worker.beat.rank,
             )
             turn.do(DumpStacks(worker=worker.id))
+
+
+def _silent_s(worker: OwnWorker, beat: Beat, now: float, monotonic_s: float) -> float:
+    """For how long it has given no sign that was due: to wait for ranks is silent by itself."""
+    if beat.phase is not Pulse.WAITING:
+        return monotonic_s - (beat.polled_s or beat.since_s)
+    if worker.held_s is not None:
+        return monotonic_s - worker.held_s
+    return now - (worker.asked_s if worker.phase is Phase.STANDBY else worker.told_s)
 
 
 def _has_moved(turn: Turn, worker: OwnWorker, monotonic_s: float) -> bool:

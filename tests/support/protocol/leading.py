@@ -257,11 +257,13 @@ class Leader:
         store, plan = state.store, state.store.plan
         if plan is None:
             return
+        # For members that are gone, for one that says nothing, or for what is asked meanwhile.
+        given_up = state._replace(store=store._replace(plan=None))
+        yield Move(f"the leader gives g{plan.number} up", True, given_up)
         present = store.leases & ~store.gone & ~store.done
         if plan.members & ~present:
-            given_up = state._replace(store=store._replace(plan=None))
-            yield Move(f"the leader gives g{plan.number} up", True, given_up)
-        elif not self.objects(state, plan.members, "boundary"):
+            return
+        if not self.objects(state, plan.members, "boundary"):
             yield self._commit(state, plan, "the leader commits the plan")
 
     def _commit(self, state: State, commit: Commit, label: str) -> Move:

@@ -8,7 +8,7 @@ from easyscale.agent.leader import decide
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.verdicts import Standpoint, Verdict
-from easyscale.model import JobState, Mode, Outcome, Readiness, WorkerId
+from easyscale.model import JobState, Mode, Outcome, Readiness, WorkerFailure, WorkerId
 from easyscale.rendezvous.agreement import (
     CommitAtOnce,
     CommitPlan,
@@ -736,6 +736,18 @@ def test_when_all_have_finished_the_outcome_has_mains_digest() -> None:
     assert verdict.decision.outcome.digest == "aa"
     assert verdict.decision.outcome.step == 9
     assert verdict.decision.outcome.exit_code == 0
+
+
+def test_however_the_others_end_after_main_the_job_has_finished() -> None:
+    job = running(A, B).gone(A, finished=True, signal=None, exit_code=0, digest="aa", step=9)
+    killed = WorkerFailure(
+        type="SIGKILL", headline="killed by SIGKILL", place="", rank=None, step=9,
+        generation=None, pid=None, log="", job_step=9,
+    )  # fmt: skip
+    verdict = ask(job.gone(B, failure=killed), settings=launch_settings(max_restarts=0))
+    assert isinstance(verdict.decision, End)
+    assert verdict.decision.outcome.state is JobState.FINISHED
+    assert verdict.decision.outcome.digest == "aa"
 
 
 def test_a_main_that_dies_in_the_scripts_tail_does_it_again() -> None:

@@ -304,6 +304,14 @@ def test_whoever_is_stopped_outside_the_loop_is_hung_by_then(phase: Pulse) -> No
     assert held(pair(), phase, 10) == [W1]
 
 
+def test_how_long_it_is_silent_is_counted_from_the_signal_and_not_from_its_wait() -> None:
+    agent = pair()
+    held(agent, Pulse.WAITING, 10)
+    told = agent.announced[-1]
+    assert told.event is EventKind.HUNG
+    assert (told.facts["silent_s"], told.facts["phase"]) == (10.0, "wait for ranks")
+
+
 def test_a_worker_that_was_let_go_on_is_stopped_anew() -> None:
     agent = pair()
     assert held(agent, Pulse.WAITING, 9) == []

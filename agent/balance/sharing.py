@@ -116,6 +116,15 @@ class Sharing:
                 counts[self.kinds.get(place, "")].append(self._at_work[device])
         return {kind: median_low(values) for kind, values in counts.items()}
 
+    def knows(self, kind: str) -> bool:
+        """Whether what slots of one device take from each other was measured for this kind."""
+        return kind in self._by_kind
+
+    def slowed(self, where: str) -> float:
+        """How many times as long a micro-step took there as with the fewest at work beside it."""
+        by_count = self._by_kind.get(self.kinds.get(where, ""), {})
+        return float(_ratio(by_count, self._measured_beside(where))) if device_of(where) else 1.0
+
     def micro_step(self, place: Place, at_work: int) -> int:
         """What a micro-step takes there when so many slots of its device are at work."""
         where = place.worker.place

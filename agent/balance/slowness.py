@@ -2,9 +2,10 @@
 
 Clearly is beyond what noise explains, and the less noise explains the longer it lasts. Slots of one
 machine that slow together are its weather and no news, but may be looked at again when emptied.
+Slots of one device are held against others by what they take when they are alone there.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from statistics import median, median_low
 from easyscale.agent import drafts
 from easyscale.agent.balance import planner, profile
 from easyscale.agent.balance.planner import Place, step_of
+from easyscale.agent.balance.sharing import Sharing, device_of
 from easyscale.agent.memory import Memory, Relapse, Slowness
 from easyscale.agent.settings import Balance
 from easyscale.model import Commit, SlotRecord, WorkerId
@@ -34,9 +36,11 @@ class Speeds:
     """What the members of a generation measure, and what is usual among them."""
 
     measured: Mapping[WorkerId, SlotRecord]
+    #: Those that compute alike: a kind, and how many share the device where that is not counted in.
+    kinds: Mapping[WorkerId, str]
     #: Who computes now: what is known of an idle slot is of another time, and no measure of others.
     holding: Collection[WorkerId]
-    #: What a rank takes there, as far as that is believed, and of late.
+    #: What a rank takes there, as far as that is believed, and of late; alone on its device.
     taken: Mapping[WorkerId, float]
     late: Mapping[WorkerId, float]
     hosts: Mapping[str, str]
@@ -45,15 +49,15 @@ class Speeds:
     @cached_property
     def _of_kind(self) -> dict[str, list[WorkerId]]:
         found: dict[str, list[WorkerId]] = defaultdict(list)
-        for worker, slot in self.measured.items():
-            found[slot.kind].append(worker)
+        for worker in self.measured:
+            found[self.kinds[worker]].append(worker)
         return found
 
     @cached_property
     def _of_machine(self) -> dict[tuple[str, str], list[WorkerId]]:
         found: dict[tuple[str, str], list[WorkerId]] = defaultdict(list)
-        for worker, slot in self.measured.items():
-            found[self.hosts.get(worker.node, worker.node), slot.kind].append(worker)
+        for worker in self.measured:
+            found[self.hosts.get(worker.node, worker.node), self.kinds[worker]].append(worker)
         return found
 
     @cached_property
@@ -82,23 +86,23 @@ class Speeds:
         return [worker for worker in workers if worker in self.holding] or workers
 
     def is_alone(self, worker: WorkerId) -> bool:
-        return len(self._of_kind[self.measured[worker].kind]) == 1
+        return len(self._of_kind[self.kinds[worker]]) == 1
 
     def usual_s(self, worker: WorkerId) -> float:
         """The lower median of its kind, of two slots the faster one; alone, its own best."""
         if self.is_alone(worker):
             return self.best[worker]
-        return self._usual_of_kind[self.measured[worker].kind]
+        return self._usual_of_kind[self.kinds[worker]]
 
     def usual_there_s(self, worker: WorkerId) -> float:
         """The same, or what its machine makes of its kind just now, if that is slower."""
         host = self.hosts.get(worker.node, worker.node)
-        of_machine = self._usual_of_machine.get((host, self.measured[worker].kind), 0.0)
+        of_machine = self._usual_of_machine.get((host, self.kinds[worker]), 0.0)
         return max(self.usual_s(worker), of_machine)
 
     def is_well_of_late(self, worker: WorkerId, share: float) -> bool:
         """In the last few steps it was as fast as others then: a median may be of other moments."""
-        host, kind = self.hosts.get(worker.node, worker.node), self.measured[worker].kind
+        host, kind = self.hosts.get(worker.node, worker.node), self.kinds[worker]
         others = [self._of_kind[kind], self._of_machine[host, kind]]
         groups = [self._at_work(each) for each in others if len(each) > 1]
         usual_s = max(median_low(self.late[each] for each in group) for group in groups)
@@ -108,13 +112,13 @@ class Speeds:
         """How long slots of its kind wait for data as a rule."""
         if self.is_alone(worker):
             return 0.0
-        others = self._of_kind[self.measured[worker].kind]
+        others = self._of_kind[self.kinds[worker]]
         return median_low(self.measured[each].data_wait_s or 0.0 for each in others)
 
     def noise(self, worker: WorkerId) -> float:
         """How far its steps lie around their median, or those it is held against, as a share."""
-        slot = self.measured[worker]
-        return max(slot.spread or 0.0, self._noise_of_kind[slot.kind])
+        spread = self.measured[worker].spread
+        return max(spread or 0.0, self._noise_of_kind[self.kinds[worker]])
 
 
 def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memory:
@@ -123,22 +127,51 @@ def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memor
     if base is None:
         return memory
     slots = drafts.slots_of(view)
-    measured = {w: s for w in base.workers if (s := slots.get(w)) is not None and s.rank_s}
+    shared = Sharing.of(view, slots)
+    measured, kinds = _comparable(base, slots, shared, memory)
     doubts = memory.doubts
-    taken = {w: it for w, slot in measured.items() if (it := profile.believed_s(slot, doubts))}
-    late = profile.micro_steps(profile.of_late(measured.values()), doubts)
+    slowed = {w: shared.slowed(w.place) for w in measured}
+    believed = {w: it for w, slot in measured.items() if (it := profile.believed_s(slot, doubts))}
+    taken = {w: it / slowed[w] for w, it in believed.items()}
+    of_late = profile.micro_steps(profile.of_late(measured.values()), doubts)
+    late = {w: it / slowed[w] for w, it in of_late.items()}
     # What it can do for certain: a lucky window is no measure of it.
     surely = {w: taken[w] * (1 + (slot.spread or 0.0)) for w, slot in measured.items()}
     best = {w: min(memory.best.get(w, each), each) for w, each in surely.items()}
     memory = replace(memory, best=best)
     hosts = {name: node.record.host for name, node in view.nodes.items()}
     holding = {member.worker for member in base.members if member.ranks}
-    speeds = Speeds(measured, holding, taken, late, hosts, best)
-    watch = _Watch(view, base, memory, balance, now, speeds)
+    speeds = Speeds(measured, kinds, holding, taken, late, hosts, best)
+    watch = _Watch(view, base, memory, balance, now, speeds, slowed)
     slow = {worker: found for worker in measured if (found := watch.judge(worker)) is not None}
     told = {w: replace(s, reason=watch.reason(w, s)) for w, s in slow.items() if s.is_told}
     relapses = watch.relapses(well=[w for w, s in memory.slow.items() if s.is_told], still=told)
     return replace(memory, slow={**slow, **told}, relapses=relapses)
+
+
+def _comparable(
+    base: Commit, slots: Mapping[WorkerId, SlotRecord], shared: Sharing, memory: Memory
+) -> tuple[dict[WorkerId, SlotRecord], dict[WorkerId, str]]:
+    """Whose measurement can be held against others, and against which.
+
+    What slots of one device take from each other may not have been measured: then only those with
+    as many beside them are alike. One without any like it is not judged by when it was alone.
+    """
+    measured = {w: s for w in base.workers if (s := slots.get(w)) is not None and s.rank_s}
+    ranks = drafts.ranks_of(base)
+    at_work = Counter(device_of(worker.place) for worker, held in ranks.items() if held)
+    kinds = {}
+    for worker, slot in measured.items():
+        device = device_of(worker.place)
+        beside = at_work[device] + (not ranks[worker]) if device is not None else 1
+        is_counted_in = beside == 1 or shared.knows(slot.kind)
+        kinds[worker] = slot.kind if is_counted_in else f"{slot.kind}, {beside} on a device"
+    sizes = Counter(kinds.values())
+    lone = [w for w, kind in kinds.items() if kind != measured[w].kind and sizes[kind] == 1]
+    for worker in lone:
+        if worker not in memory.slow:
+            del measured[worker], kinds[worker]
+    return measured, kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +184,18 @@ class _Watch:
     balance: Balance
     now: float
     speeds: Speeds
+    #: How many times as long a rank takes beside those at work on the same device.
+    slowed: Mapping[WorkerId, float]
 
     def judge(self, worker: WorkerId) -> Slowness | None:
         memory, balance = self.memory, self.balance
         known, taken_s = memory.slow.get(worker), self.speeds.taken[worker]
         ratio = taken_s / self.speeds.usual_s(worker)
+        present_s = taken_s * self.slowed[worker]
         found = replace(
             known or self._first(worker),
-            micro_step_s=taken_s,
-            data_wait_s=self._data_wait_s(worker, excess_s=taken_s * (1 - 1 / ratio)),
+            micro_step_s=present_s,
+            data_wait_s=self._data_wait_s(worker, excess_s=present_s * (1 - 1 / ratio)),
             ratio=ratio,
         )
         well = 1 + (balance.slow_from - 1) / 2
@@ -181,7 +217,8 @@ class _Watch:
     def _data_wait_s(self, worker: WorkerId, *, excess_s: float) -> float:
         """How long it waits for data, if most of what it takes longer than its kind is that."""
         slot = self.speeds.measured[worker]
-        wait_s = self.speeds.taken[worker] - (slot.micro_step_s or 0.0)
+        present_s = self.speeds.taken[worker] * self.slowed[worker]
+        wait_s = present_s - (slot.micro_step_s or 0.0)
         beyond_s = wait_s - self.speeds.usual_wait_s(worker)
         return wait_s if slot.data_wait_s is not None and beyond_s > excess_s / 2 else 0.0
 
@@ -218,7 +255,8 @@ class _Watch:
         steps = self.memory.position - found.since
         noise = self.balance.slow_noise * self.speeds.noise(worker) * sqrt(_WINDOW / max(1, steps))
         least = 1 + max(self.balance.slow_from - 1, noise)
-        stands_out = found.micro_step_s >= least * self.speeds.usual_there_s(worker)
+        taken_s = self.speeds.taken[worker]
+        stands_out = taken_s >= least * self.speeds.usual_there_s(worker)
         return stands_out and self._costs(worker)
 
     def _costs(self, worker: WorkerId) -> bool:
@@ -226,7 +264,7 @@ class _Watch:
         present = drafts.ranks_of(self.base)
         times = profile.micro_steps(drafts.slots_of(self.view).values(), self.memory.doubts)
         places = [Place(w, times.get(w, 1), present[w]) for w in self.base.workers]
-        usual = profile.nanoseconds(self.speeds.usual_s(worker))
+        usual = profile.nanoseconds(self.speeds.usual_s(worker) * self.slowed[worker])
         well = [replace(p, micro_step=usual) if p.worker == worker else p for p in places]
         n = sum(len(ranks) for ranks in present.values())
         if not n:

@@ -12,7 +12,8 @@ import pytest
 from easyscale.agent.balance import slowness
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import Balance
-from easyscale.model import Commit, NodeRecord, decode
+from easyscale.balance import ProfilePoint, ProfileRecord
+from easyscale.model import Commit, NodeRecord, SlotRecord, WorkerId, decode
 from tests.support.speeds import Crowd, Hiccups, Race, Recorded, between, steady
 from tests.support.views import KEYS, Job, commit, job_spec, worker
 
@@ -229,3 +230,63 @@ def test_a_slot_that_waits_for_data_is_slow_and_says_so() -> None:
     reason = watched.memory.slow[SIX[-1]].reason
     assert watched.memory.slow[SIX[-1]].data_wait_s == 1.5
     assert reason.startswith("2,500 ms, 2.5 × its kind, 1,500 ms of it waiting for data;")  # noqa: RUF001
+
+
+# --- several slots of one device ------------------------------------------------------------------
+
+#: Two devices with two slots each: a micro-step takes 0.1 s alone there, 0.175 s beside a sibling.
+SHARERS = tuple(worker(f"a/{device}/{slot}") for device in (0, 1) for slot in (0, 1))
+A0, A1, B0, B1 = SHARERS
+
+
+def sharers(made: Commit, *seconds: float, profiled: bool = True) -> list[str]:
+    """Who of those sharers is told slow after many steps in which each measures this."""
+    job = Job(job_spec(logical_workers=8)).leads().committed(made).node("a")
+    record = decode(job.entries[KEYS.node("a")].value, NodeRecord, source="a")
+    slots = tuple(
+        SlotRecord(w.slot, "cpu", w, "in_use", w.place, each, spread=0.02)
+        for w, each in zip(SHARERS, seconds, strict=True)
+    )
+    job.put(KEYS.node("a"), msgspec.structs.replace(record, slots=slots))
+    points = (dict.fromkeys(SHARERS, 0.175), {A0: 0.1, B0: 0.1})
+    if profiled:
+        job.put(KEYS.profile, measured_points(*points))
+    memory = Memory()
+    for step in range(500):
+        view = job.progress(step).view()
+        memory = slowness.notice(view, replace(memory, position=step), BALANCE, float(step))
+    return [w.place for w, slow in sorted(memory.slow.items()) if slow.is_told]
+
+
+def measured_points(*points: dict[WorkerId, float]) -> ProfileRecord:
+    made = tuple(
+        ProfilePoint(
+            slots={}, counts=(), step_s=1.0, micro_steps_per_s=1.0, predicted_s=None,
+            micro_steps={w.place: seconds for w, seconds in point.items()},
+        )
+        for point in points
+    )  # fmt: skip
+    return ProfileRecord(
+        wish="w", by="", at="", logical_workers=8, planned=len(made), points=made, done=True
+    )
+
+
+@pytest.mark.parametrize("profiled", [True, False])
+def test_who_was_measured_beside_a_sibling_is_not_slow_where_others_are_alone(
+    *, profiled: bool
+) -> None:
+    """It holds nothing since one slot of each device does as much: nothing is wrong with it."""
+    alone = commit(1, {A0: range(4), B0: range(4, 8), A1: [], B1: []})
+    assert sharers(alone, 0.1, 0.175, 0.1, 0.175, profiled=profiled) == []
+    one_left = commit(1, {A0: range(4), B0: range(4, 8), A1: []})
+    assert sharers(one_left, 0.1, 0.175, 0.1, 0.175, profiled=profiled) == []
+
+
+@pytest.mark.parametrize("profiled", [True, False])
+def test_a_slot_that_is_slower_than_its_sibling_makes_it_is_found(*, profiled: bool) -> None:
+    even = commit(1, {w: [2 * i, 2 * i + 1] for i, w in enumerate(SHARERS)})
+    slow = sharers(even, 0.175, 0.175, 0.175, 0.4, profiled=profiled)
+    assert slow == ["a/cpu:1/1"]
+    if profiled:  # else nothing else is like it
+        uneven = commit(1, {A0: [0, 1], A1: [2, 3], B0: [4, 5, 6, 7]})
+        assert sharers(uneven, 0.1, 0.175, 0.3, 0.1) == ["a/cpu:1/0"]

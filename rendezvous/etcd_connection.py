@@ -5,6 +5,7 @@ agent starts die before they exec. Hence the variable below, set before grpc can
 """
 
 import os
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -68,6 +69,9 @@ _NO_ANSWER = {
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.DATA_LOSS,
 }
+#: A login that was refused is refused again for about so long without asking: etcd computes for
+#: a tenth of a second at each, and a password that is changed turns every agent away at once.
+_LOGIN_PAUSE_S = (1.0, 4.0)
 #: grpc says this, and only this, of a request that never left the machine.
 _NEVER_SENT = "failed to connect to all addresses"
 #: The three ways in which etcd says that it wants a new token.
@@ -86,6 +90,8 @@ class Token:
         self._settings = settings
         self._lock = threading.Lock()
         self._value = ""
+        self._refusal: Any = None
+        self._asks_at_s = 0.0
 
     @property
     def is_renewable(self) -> bool:
@@ -99,13 +105,25 @@ class Token:
             raise StoreUnreachable(f"the login at {connection.endpoint} takes too long")
         try:
             if not self._value:
-                request = etcdrpc.AuthenticateRequest(
-                    name=self._settings.user, password=self._settings.password
-                )
-                self._value = connection.auth.Authenticate(request, timeout_s).token
+                self._value = self._log_in(connection, timeout_s)
             return self._value
         finally:
             self._lock.release()
+
+    def _log_in(self, connection: "Connection", timeout_s: float) -> str:
+        if time.monotonic() < self._asks_at_s:
+            raise self._refusal.with_traceback(None)
+        request = etcdrpc.AuthenticateRequest(
+            name=self._settings.user, password=self._settings.password
+        )
+        try:
+            return str(connection.auth.Authenticate(request, timeout_s).token)
+        except grpc.RpcError as error:
+            if error.code() not in _NO_ANSWER:
+                self._refusal = error
+                pause_s = random.uniform(*_LOGIN_PAUSE_S)  # noqa: S311 - guards nothing
+                self._asks_at_s = time.monotonic() + pause_s
+            raise
 
     def forget(self, stale: str) -> None:
         with self._lock:

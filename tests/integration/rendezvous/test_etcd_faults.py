@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from easyscale.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnreachable
-from easyscale.rendezvous import etcd_stream, etcd_watch
+from easyscale.rendezvous import etcd_connection, etcd_stream, etcd_watch
 from easyscale.rendezvous.endpoints import (
     Endpoint,
     EtcdSettings,
@@ -92,7 +92,7 @@ def test_after_a_kill_and_restart_the_next_call_works_at_once(
 def can_write(store: EtcdStore, key: str) -> bool:
     try:
         put(store, key, "1")
-    except StoreUnreachable:
+    except (StoreUnreachable, StoreRefused):
         return False
     return True
 
@@ -379,6 +379,22 @@ def test_who_is_not_let_in_hears_what_to_check(guarded: Server, wrong: dict[str,
         connect(settings, timeout_s=TIMEOUT_S)
     assert "--etcd-user" in caught.value.hint
     assert PASSWORD not in str(caught.value)
+
+
+def test_a_login_that_was_refused_is_not_tried_by_every_call_and_counts_again(
+    guarded: Server, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_connection, "_LOGIN_PAUSE_S", (1.0, 1.0))
+    with open_store(login(guarded)) as store:
+        guarded.change_password(PASSWORD, "other")
+        before = guarded.started("Authenticate")
+        ends_at = time.monotonic() + 0.5
+        while time.monotonic() < ends_at:
+            with pytest.raises(StoreRefused, match="authentication failed"):
+                store.read(folder, timeout_s=TIMEOUT_S)
+        assert guarded.started("Authenticate") - before == 1
+        guarded.change_password("other", PASSWORD)
+        wait_until(lambda: can_write(store, folder + "a"), "the login counts again")
 
 
 def test_when_etcd_forgets_the_login_the_next_call_and_the_next_watch_work(

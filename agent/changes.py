@@ -11,6 +11,7 @@ from easyscale.agent import benching, drafts, gathering, words
 from easyscale.agent.balance import (
     loaders,
     migration,
+    probing,
     rebalancing,
     recalling,
     scaling,
@@ -18,7 +19,7 @@ from easyscale.agent.balance import (
     trials,
 )
 from easyscale.agent.balance.planner import Layout
-from easyscale.agent.balance.rebalancing import Scene
+from easyscale.agent.balance.scene import Scene
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.wants import wanted
@@ -63,7 +64,7 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
     if memory.entered == base.generation:
         memory = scaling.follow(scene)
         memory = rebalancing.follow_proof(replace(scene, memory=memory))
-        memory = rebalancing.follow_probes(replace(scene, memory=memory))
+        memory = probing.follow(replace(scene, memory=memory))
         memory = rebalancing.follow_promise(replace(scene, memory=memory))
     scene = replace(scene, memory=memory)
     drawn, idle = _draw(scene)
@@ -119,10 +120,10 @@ def _draw(scene: Scene) -> tuple[Plan | None, str]:
         return _joining(scene, scene.joined), ""
     if ask.absent:
         return None, f"{words.places(ask.absent)} cannot say ready: its agent has no lease"
-    if rebalancing.measures_a_probe(scene):
+    if probing.is_under_way(scene):
         return None, "measures a slot that was slow"
     drawn, idle = rebalancing.rebalance(scene)
-    return drawn or rebalancing.probe(scene), waits or _left_waiting(scene) or idle
+    return drawn or probing.probe(scene), waits or _left_waiting(scene) or idle
 
 
 def _left_waiting(scene: Scene) -> str:

@@ -122,10 +122,10 @@ class Starved:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A slot that holds nothing since it is slow: when to look again, how long from then on."""
+    """A slot that was emptied for it is slow: since which position, how often looked at."""
 
-    due: int
-    interval: int
+    since: int
+    looks: int = 0
     #: It has its rank since this position, and this time; None while it holds nothing.
     began: int | None = None
     began_s: float = 0.0

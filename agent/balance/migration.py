@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from easyscale.agent import drafts, words
 from easyscale.agent.balance import limits
 from easyscale.agent.balance.planner import Place, plan
-from easyscale.agent.balance.rebalancing import Scene
+from easyscale.agent.balance.scene import Scene
 from easyscale.agent.wishes import moves_away
 from easyscale.model import (
     Assignment,

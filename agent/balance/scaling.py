@@ -13,7 +13,7 @@ import msgspec
 from easyscale.agent import drafts, words
 from easyscale.agent.balance import limits, profile
 from easyscale.agent.balance.planner import Layout
-from easyscale.agent.balance.rebalancing import Scene
+from easyscale.agent.balance.scene import Scene
 from easyscale.agent.balance.sharing import device_of
 from easyscale.agent.memory import Memory, Scaling
 from easyscale.balance import MOST_PROFILE_STEPS, ProfilePoint, ProfileRecord

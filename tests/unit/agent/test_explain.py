@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from easyscale.agent.balance import doubting
 from easyscale.agent.balance.explain import of_job
-from easyscale.agent.balance.rebalancing import Scene
+from easyscale.agent.balance.scene import Scene
 from easyscale.agent.memory import Doubt, Memory, Starved
 from easyscale.agent.wants import wanted
 from easyscale.balance import DoubtedSlot, FormerPlan, SlowSlot, SpeedRecord, TriedPlan

@@ -2,7 +2,7 @@
 
 from easyscale.agent import changes
 from easyscale.agent.balance.migration import migrate
-from easyscale.agent.balance.rebalancing import Scene
+from easyscale.agent.balance.scene import Scene
 from easyscale.agent.memory import Memory
 from easyscale.agent.wants import wanted
 from easyscale.model import Commit, Occasion, Plan, Wish

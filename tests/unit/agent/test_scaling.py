@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from easyscale.agent.balance import keeping, scaling
-from easyscale.agent.balance.rebalancing import Scene
+from easyscale.agent.balance.scene import Scene
 from easyscale.agent.memory import Memory
 from easyscale.agent.wants import wanted
 from easyscale.balance import MOST_PROFILE_STEPS, ProfilePoint, ProfileRecord

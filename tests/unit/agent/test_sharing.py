@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from easyscale.agent import drafts
 from easyscale.agent.balance.planner import Place, plan
-from easyscale.agent.balance.rebalancing import Scene, rebalance
+from easyscale.agent.balance.rebalancing import rebalance
+from easyscale.agent.balance.scene import Scene
 from easyscale.agent.balance.sharing import Sharing, arrange, device_of, interference, paces
 from easyscale.agent.memory import Memory
 from easyscale.agent.wants import wanted

@@ -1,0 +1,48 @@
+"""Emptied slots are looked at again: soon when they have stalled, seldom when they stay slow."""
+
+import pytest
+
+from tests.support.speeds import Race, between, steady
+
+pytestmark = pytest.mark.timeout(90)
+FOR_EVER = 10**9
+
+
+@pytest.mark.parametrize(("times", "until"), [(100.0, 46), (30.0, 60), (10.0, 80)])
+def test_a_slot_that_has_stalled_gets_its_ranks_back_soon(times: float, until: int) -> None:
+    race = Race([steady(0.05), steady(0.05), between(0.05, 0.05 * times, 40, until)], 12)
+    race.run(40)
+    race.until((6, 6, 0), within=10)
+    race.until((4, 4, 4), within=150)
+    race.run(50)
+    assert race.counts == (4, 4, 4)
+
+
+def test_a_look_at_a_slot_that_is_hopeless_is_over_when_its_steps_last() -> None:
+    race = Race([steady(0.05), steady(0.05), between(0.05, 2.0, 40, FOR_EVER)], 12)
+    race.run(40)
+    race.until((6, 6, 0), within=10)
+    start = race.step
+    race.until_shares("6+5+1", within=70)
+    race.until((6, 6, 0), within=4)
+    race.run(start + 300 - race.step)
+    looked = [each for each in race.told("rebalanced") if "to see how fast" in each.reason]
+    assert len(looked) == 1, "and so seldom from then on that it costs its share"
+    assert sum(took_s > 1.0 for took_s in race.times[start:]) <= 4
+
+
+def test_a_slot_that_would_bring_nothing_is_not_looked_at() -> None:
+    race = Race([between(0.1, 1.0, 20, 60), steady(0.1), steady(0.1)], 2, on_b=1)
+    race.run(20)
+    race.until((0, 1, 1), within=15)
+    race.run(200)
+    assert set(race.maps[-190:]) == {(0, 1, 1)}
+
+
+def test_it_is_looked_at_once_it_is_needed_again() -> None:
+    slots = [between(0.1, 1.0, 20, 60), steady(0.1), between(0.1, 1.0, 150, FOR_EVER)]
+    race = Race(slots, 2, on_b=1)
+    race.run(20)
+    race.until((0, 1, 1), within=15)
+    race.run(150 - race.step)
+    race.until((1, 1, 0), within=60)

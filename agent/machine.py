@@ -180,7 +180,7 @@ def _open_job(turn: Turn, event: JobOpened) -> None:
 
 def _lose_store(turn: Turn, event: StoreAway) -> None:
     if turn.state.away_s is None:
-        turn.set(away_s=turn.now.s)
+        turn.set(away_s=turn.now.s, refuses=event.refuses)
         turn.because("etcd is away: training goes on, changes wait", event.reason)
         news.announce(
             turn,
@@ -192,7 +192,7 @@ def _lose_store(turn: Turn, event: StoreAway) -> None:
 
 
 def _meet_store_again(turn: Turn, event: StoreBack) -> None:
-    turn.set(away_s=None, back_s=turn.now.s)
+    turn.set(away_s=None, refuses="", back_s=turn.now.s)
     commit = turn.state.commit
     stands = f"{commit.generation.label} stands, nothing lost" if commit else "nothing lost"
     turn.because("etcd answers again", stands)

@@ -208,6 +208,8 @@ class State(msgspec.Struct, frozen=True):
     measured_s: float = -1e9
     #: The store is away since then; it was last away until then.
     away_s: float | None = None
+    #: What it answers meanwhile, where it refuses in place of being silent.
+    refuses: str = ""
     back_s: float = -1e9
     view: JobView = msgspec.field(default_factory=JobView)
     commit: Commit | None = None

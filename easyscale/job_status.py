@@ -134,10 +134,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether etcd answers, and how long it has been silent."""
+    """Whether etcd serves, and for how long it has not; `refuses` says why in its own words."""
 
     reachable: bool
     silent_s: float
+    refuses: str = ""
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -270,4 +270,5 @@ def _budget(view: JobView, own: Own | None) -> Budget:
 def _store(own: Own | None) -> StoreFacts:
     if own is None or own.state.away_s is None:
         return StoreFacts(reachable=True, silent_s=0.0)
-    return StoreFacts(reachable=False, silent_s=own.now.s - own.state.away_s)
+    silent_s = own.now.s - own.state.away_s
+    return StoreFacts(reachable=False, silent_s=silent_s, refuses=own.state.refuses)

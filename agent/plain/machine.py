@@ -76,11 +76,11 @@ def step(
             # Others may have gone on without this node: it asks to take part again.
             turn.do(actions.Offer(places=turn.state.places))
         case events.StoreAway():
-            turn.set(away_since_s=now.s)
+            turn.set(away_since_s=now.s, refuses=event.refuses)
             told = event.told("workers go on, changes wait")
             turn.tell(EventKind.STORE_AWAY, told, endpoint="etcd")
         case events.StoreBack():
-            turn.set(away_since_s=None)
+            turn.set(away_since_s=None, refuses="")
             turn.tell(EventKind.STORE_BACK, "nothing lost", endpoint="etcd", away_s=event.silent_s)
         case events.Ticked():
             pass

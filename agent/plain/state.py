@@ -69,6 +69,8 @@ class State:
     met: bool = False
     told_waiting_s: float = -1e9
     away_since_s: float | None = None
+    #: What it answers meanwhile, where it refuses in place of being silent.
+    refuses: str = ""
     #: All own workers have ended well, and the word of the others is awaited.
     done_s: float | None = None
 

@@ -160,7 +160,8 @@ def _store(own: Own | None) -> StoreFacts | None:
     away_s = own.state.away_since_s
     if away_s is None:
         return StoreFacts(reachable=True, silent_s=0.0)
-    return StoreFacts(reachable=False, silent_s=own.now_s - away_s)
+    silent_s = own.now_s - away_s
+    return StoreFacts(reachable=False, silent_s=silent_s, refuses=own.state.refuses)
 
 
 # --- slots ---------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def _what_to_know(status: JobStatus) -> str | None:
     if status.counts.gone:
         told.append(f"{numbers.counted(status.counts.gone, 'slot')} gone")
     if status.store is not None and not status.store.reachable:
-        told.append("etcd is silent")
+        told.append("etcd refuses" if status.store.refuses else "etcd is silent")
     return told[0] if told else job.note
 
 

@@ -145,8 +145,10 @@ def _top(status: JobStatus, window: Window) -> list[Line]:
     if job.note and job.state is not JobState.RUNNING:
         lines += wrap(line(glyphs.prose(job.note)), cells)
     if status.store is not None and not status.store.reachable:
-        silent = numbers.elapsed(status.store.silent_s)
+        silent, refuses = numbers.elapsed(status.store.silent_s), status.store.refuses
         told = f" etcd silent for {silent}: this is what was known then; training goes on"
+        if refuses:
+            told = f" etcd has refused for {silent}: {glyphs.prose(refuses)}; training goes on"
         lines += wrap(line(Span(glyphs.look, Role.LOOK), Span(told, Role.NAME)), cells)
     return [row for row in lines if row]
 

@@ -255,6 +255,13 @@ def test_a_store_that_is_away_is_said_with_its_silence() -> None:
     assert (store.reachable, store.silent_s) == (False, 10.0)
 
 
+def test_a_store_that_refuses_is_said_with_its_words() -> None:
+    job = running()
+    store = seen(job, agent(job, away_s=150.0, refuses="no room")).store
+    assert store is not None
+    assert (store.reachable, store.silent_s, store.refuses) == (False, 10.0, "no room")
+
+
 def test_a_signal_that_stopped_the_job_is_its_exit_code_here() -> None:
     outcome = Outcome(state=JobState.STOPPED, exit_code=0, reason="node a (SIGINT)")
     job = running().outcome(outcome)

@@ -364,6 +364,10 @@ RESTORING = msgspec.structs.replace(
         for slot in SLOTS_2X4
     ),
 )
+REFUSED = msgspec.structs.replace(
+    ONE,
+    store=StoreFacts(reachable=False, silent_s=21.7, refuses="mvcc: database space exceeded"),
+)
 AWAY = msgspec.structs.replace(ONE, store=StoreFacts(reachable=False, silent_s=21.7))
 DIVERGED = msgspec.structs.replace(
     ONE,
@@ -489,6 +493,7 @@ SMALL_STATES = {
     "waiting": WAITING,
     "restoring": RESTORING,
     "away": AWAY,
+    "refused": REFUSED,
     "diverged": DIVERGED,
     "hostile": HOSTILE,
     "mixed": MIXED,

@@ -159,7 +159,12 @@ def test_nodes_that_meet_have_a_store_that_may_be_silent() -> None:
     agent.now += 5.0
     away = seen(agent).store
     assert away is not None
-    assert (away.reachable, away.silent_s) == (False, 5.0)
+    assert (away.reachable, away.silent_s, away.refuses) == (False, 5.0, "")
+    agent.feed(events.StoreBack(silent_s=5.0))
+    agent.feed(events.StoreAway(reason="x", refuses="no room"))
+    refused = seen(agent).store
+    assert refused is not None
+    assert (refused.reachable, refused.refuses) == (False, "no room")
 
 
 # --- the view ----------------------------------------------------------------------------------

@@ -46,6 +46,11 @@ gathering.fits_kind = lambda slot, kind: True
 from easyscale_cli.main import run
 sys.exit(run(sys.argv[2:]))
 """
+#: A node of another architecture: nothing is pinned there.
+UNPINNED = """
+import easyscale.baseline
+easyscale.baseline.CPU_BASELINE = {}
+"""
 #: A product whose sums are longer than any vector, and its bits.
 COMPUTE = """
 import hashlib, torch
@@ -69,6 +74,17 @@ def finished(job: Job, *nodes: Node) -> str:
     return digests.pop()
 
 
+def stays_standby(job: Job, node: Node) -> str:
+    """What people are told of its only slot, which holds nothing."""
+
+    def said() -> list[str]:
+        reasons = (str(note["reason"]) for note in node.events("note"))
+        return [reason for reason in reasons if "stays standby: of kind cpu " in reason]
+
+    job.until(said, f"{node.name} stays standby")
+    return said()[0]
+
+
 @pytest.mark.parametrize("other", OTHERS)
 def test_under_d1_a_slot_of_another_kind_stays_standby_and_says_why(
     tmp_path: Path, reference: Reference, etcd: Server, other: tuple[str, ...]
@@ -77,8 +93,7 @@ def test_under_d1_a_slot_of_another_kind_stays_standby_and_says_why(
         a = job.start("a")
         a.sees("started")
         b = job.start("b", within=of_kind(*other))
-        b.run.wait_for("stays standby: of kind cpu ")
-        said = next(note["reason"] for note in b.events("note") if "standby" in note["reason"])
+        said = stays_standby(job, b)
         assert other[0] in said
         assert f"the job is of kind cpu {NATIVE} " in said
         assert "--determinism heterogeneous mixes processors" in said
@@ -147,8 +162,17 @@ def test_under_d2_pins_stand_over_what_a_slot_is_told_and_mixed_or_alone_all_end
     with Job(tmp_path / "mixed", alone, etcd=etcd, options=options) as job:
         a = job.start("a")
         a.sees("started")
-        job.start("b", within=of_kind(*other)).joins()
+        b = job.start("b", within=of_kind(*other))
+        unpinned = tmp_path / "unpinned"
+        unpinned.mkdir()
+        (unpinned / "sitecustomize.py").write_text(UNPINNED)
+        c = job.start("c", within=of_kind(f"PYTHONPATH={unpinned}"))
+        b.joins()
+        said = stays_standby(job, c)
+        assert f"the job is of kind cpu {baseline()['ATEN_CPU_CAPABILITY']} baseline " in said
+        assert "mixes processors of one architecture, and no more" in said
         job.trains_on(2)
+        assert len(job.pids()) == 2
         assert finished(job, *job.nodes) == alone.digest
     with Job(tmp_path / "other", alone, options=options, pace_s=0) as job:
         assert finished(job, job.start("b", within=of_kind(*other))) == alone.digest

@@ -83,7 +83,7 @@ LAUNCH_PAGE = Page(
                 Entry("--packed", "an unmodified DDP script, N ranks on the slots there are"),
                 Entry(
                     "--determinism same-kind|heterogeneous",
-                    "keep bits on one kind of device (D1), or on mixed kinds (D2) [same-kind]",
+                    "keep bits on one kind of device (D1), or on mixed CPUs (D2) [same-kind]",
                 ),
                 Entry("--seed N", "stands over the script's init(seed=...) [0]"),
                 Entry("--threads-per-worker N", "part of the bits on CPUs [1]"),

@@ -3,12 +3,12 @@
 Pure. Also the start of a new era, when a store comes back without what it had acknowledged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from easyscale.agent import budget, drafts, gathering, restoring, words
+from easyscale.agent import budget, drafts, gathering, holding, restoring, words
 from easyscale.agent.balance import limits
 from easyscale.agent.gathering import Gathered
 from easyscale.agent.memory import Memory
@@ -41,9 +41,18 @@ class Start:
     reason: str
     former: Commit | None = None
     snapshot: SnapshotRecord | None = None
+    #: Nodes that see it; one of them is a member.
+    holders: tuple[str, ...] = ()
     kind: str = ""
     #: What the job is, as those know it who run it.
     spec: JobSpec | None = None
+
+    @property
+    def of_holders(self) -> tuple[WorkerId, ...]:
+        return tuple(worker for worker in self.members if worker.node in self.holders)
+
+    def holders_in(self, workers: Iterable[WorkerId]) -> tuple[str, ...]:
+        return tuple(sorted({worker.node for worker in workers} & set(self.holders)))
 
 
 def begin(at: Standpoint, memory: Memory) -> Verdict | None:
@@ -92,7 +101,7 @@ def _await_offers(at: Standpoint, memory: Memory) -> Verdict | None:
     emptied store from a new job, and a store of this machine alone holds nobody else.
     """
     shared = at.settings.store.endpoints or at.settings.store.serve_at
-    if not shared or not (at.found or at.view.snapshots):
+    if not shared or not restoring.copies(at.view, at.found):
         return None
     since = at.now if memory.headless_s is None else memory.headless_s
     wait_s = at.timeouts.mass_guard_s
@@ -126,7 +135,9 @@ def _era_above(at: Standpoint, era: int) -> int:
 
     A pause is offered too: who knows it would ignore whatever is older.
     """
-    seen = [snapshot.generation.era for snapshot in (*at.view.snapshots.values(), *at.found)]
+    known = restoring.copies(at.view, at.found).values()
+    seen = [each.record.generation.era for each in known]
+    seen += [snapshot.generation.era for snapshot in at.view.snapshots.values()]
     offers = [node.record.commit for node in at.view.nodes.values()]
     seen += [commit.generation.era for commit in offers if commit is not None]
     head = [at.view.head.era] if at.view.head else []
@@ -150,16 +161,17 @@ def restore(at: Standpoint, memory: Memory, *, era: int | None = None) -> Verdic
     number = GenerationNumber(era or 1, 1)
     if era is None and head is not None:
         number = GenerationNumber(head.era, head.planned + 1)
-    snapshot = restoring.newest_to_restore(_kept(at), at.view.newest)
-    if snapshot is None and (refused := _none_is_readable(at)):
-        outcome = Outcome(state=JobState.FAILED, exit_code=ExitCode.JOB_FAILED, reason=refused)
-        return Verdict(End(outcome), refused, memory)
+    members = [slot.worker for slot in gathered.slots if slot.worker is not None]
+    choice = holding.choose(at, memory, nodes={worker.node for worker in members})
+    if isinstance(choice, Verdict):
+        return choice
     start = Start(
         mode=Mode.RESTORE,
         generation=number,
-        members=[slot.worker for slot in gathered.slots if slot.worker is not None],
-        reason=_restore_reason(snapshot, anew=anew),
-        snapshot=snapshot,
+        members=members,
+        reason=choice.reason or _restore_reason(choice.snapshot, anew=anew),
+        snapshot=choice.snapshot,
+        holders=choice.holders,
         kind=gathered.kind,
     )
     return at_once(start, at, memory)
@@ -179,24 +191,6 @@ def _wait_for_nodes(at: Standpoint, gathered: Gathered, *, anew: bool) -> Verdic
         else None
     )
     return Verdict(None, reason, memory, at.now + at.timeouts.settle_s, waiting)
-
-
-def _none_is_readable(at: Standpoint) -> str:
-    """Why a job that has snapshots cannot go on; it must not begin anew without a word."""
-    kept = _kept(at)
-    if not kept:
-        return ""
-    newest = max(kept, key=restoring.age_order)
-    others = f", nor any of the {len(kept) - 1} before it" if len(kept) > 1 else ""
-    return (
-        f"snapshot {newest.name} cannot be read{others}: {newest.rejected}; "
-        "--job-id NAME begins a new job from step 0"
-    )
-
-
-def _kept(at: Standpoint) -> list[SnapshotRecord]:
-    known = {record.name: record for record in at.found} | dict(at.view.snapshots)
-    return [s for s in known.values() if not s.superseded]
 
 
 def _restore_reason(snapshot: SnapshotRecord | None, *, anew: bool) -> str:
@@ -225,6 +219,9 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
         if start.mode is Mode.NOW
         else sorted(layout.ranks, key=lambda worker: layout.ranks[worker])
     )
+    if start.holders and not start.holders_in(order):
+        # Ranks went to others alone: those who can read the snapshot begin, the others join them.
+        return at_once(replace(start, members=start.of_holders), at, memory)
     plan = drafts.draft(
         layout,
         generation=start.generation,
@@ -240,7 +237,9 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
         plan = msgspec.structs.replace(plan, reason=f"{plan.reason}; {tight}")
     snapshot = start.snapshot
     reference = (
-        SnapshotReference(snapshot.name, snapshot.step, snapshot.digest) if snapshot else None
+        SnapshotReference(snapshot.name, snapshot.step, snapshot.digest, start.holders_in(order))
+        if snapshot
+        else None
     )
     commit = drafts.commit_of(plan, view, snapshot=reference)
     refused = objection(commit, view, silent=at.silent(memory))

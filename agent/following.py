@@ -82,6 +82,8 @@ def record_of(turn: Turn) -> NodeRecord:
         formed=max(entered, default=None),
         spec=None if state.is_confirmed else state.spec,
         cut=tuple(sorted(state.cuts)),
+        folder=state.identity.folder,
+        found=records.brought(state),
     )
 
 

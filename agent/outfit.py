@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from easyscale.agent.events import Slot
+from easyscale.agent.folders import folder_identity
 from easyscale.agent.hardware.devices import slot_environment
 from easyscale.agent.processes.supervisor import SupervisorSettings
 from easyscale.agent.processes.zygote_link import ZygoteSettings
@@ -81,6 +82,7 @@ def identity_of(settings: LaunchSettings, *, address: str) -> Identity:
         boot_id=boot_id,
         host=host,
         address=address,
+        folder=folder_identity(Path(settings.working_directory) / settings.snapshot_dir),
     )
 
 

@@ -5,7 +5,7 @@ A fenced worker's agent compares an old head, so nothing of it is ever recorded.
 
 import msgspec
 
-from easyscale.agent import news
+from easyscale.agent import news, restoring
 from easyscale.agent.actions import DeleteSnapshots, Transact
 from easyscale.agent.state import OwnWorker, Phase, State, Turn
 from easyscale.messages import SnapshotRejected, SnapshotWritten
@@ -17,6 +17,8 @@ from easyscale.reports import EventKind
 PROGRESS = "progress"
 SNAPSHOT = "snapshot "
 REJECT = "reject "
+#: Of those found, the newest that a registration tells of.
+_MOST_BROUGHT = 3
 
 
 def _fence(state: State) -> tuple[Compare, ...] | None:
@@ -67,11 +69,24 @@ def record_progress(turn: Turn) -> None:
 def find_snapshots(turn: Turn, found: tuple[SnapshotRecord, ...]) -> None:
     """What lies in this node's folder from before: the store may not know it."""
     folder = turn.state.settings.snapshot_dir
+    seen_in = turn.state.identity.folder
     placed = tuple(
-        s if s.path else msgspec.structs.replace(s, path=f"{folder}/{s.name}") for s in found
+        s if s.path else msgspec.structs.replace(s, path=f"{folder}/{s.name}", folder=seen_in)
+        for s in found
     )
     good = (s for s in placed if not s.rejected)
     turn.set(found=placed, unregistered=(*turn.state.unregistered, *good))
+
+
+def brought(state: State) -> tuple[SnapshotRecord, ...]:
+    """The newest that lay here when this agent began, until the job is under way.
+
+    One that starts in an empty store knows of them by this alone.
+    """
+    if state.commit is not None and state.commit.members:
+        return ()
+    own = (s for s in state.found if state.node in s.nodes)
+    return tuple(sorted(own, key=restoring.age_order)[-_MOST_BROUGHT:])
 
 
 def note_snapshot(turn: Turn, worker: OwnWorker, written: SnapshotWritten) -> None:
@@ -86,6 +101,7 @@ def note_snapshot(turn: Turn, worker: OwnWorker, written: SnapshotWritten) -> No
         generation=written.generation,
         nodes=(worker.id.node,),
         path=f"{state.settings.snapshot_dir}/{written.name}",
+        folder=state.identity.folder,
     )
     turn.set(unregistered=(*state.unregistered, record))
     news.announce(

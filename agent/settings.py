@@ -207,3 +207,5 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     #: Where this agent is reached by other agents and tools.
     address: str
+    #: Which snapshot folder it sees: the same on all nodes that share one.
+    folder: str = ""

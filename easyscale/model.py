@@ -223,6 +223,8 @@ class SnapshotReference(msgspec.Struct, frozen=True):
     name: str
     step: int
     digest: str
+    #: Member nodes that find it in their folder; the others take the state from one of these.
+    holders: tuple[str, ...] = ()
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -375,6 +377,9 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     spec: JobSpec | None = None
     #: Nodes whose agents do not answer this one, since an exchange with them failed.
     cut: tuple[str, ...] = ()
+    #: Which folder its snapshots lie in, and the newest that it brought: a store may not know them.
+    folder: str = ""
+    found: tuple["SnapshotRecord", ...] = ()
 
 
 class WorkerFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -475,6 +480,8 @@ class SnapshotRecord(Record, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     #: Where the folder lies, as the writer's node names it.
     path: str = ""
+    #: Which folder it lies in: who has the same one sees it as well. Empty: not known.
+    folder: str = ""
     superseded: bool = False
     #: Why it could not be read when a generation wanted to start from it.
     rejected: str = ""

@@ -190,9 +190,8 @@ class Entering:
         if isinstance(entry, Restore):
             self._restore(membership.commit)
             entry = self._arrive(exchange, layout, membership, wait)
-            if isinstance(entry, Restore) and (wanted := membership.commit.snapshot) is not None:
-                reason = "no member has it on its disk, or none can read it"
-                self.session.say(SnapshotRejected(name=wanted.name, reason=reason))
+            if isinstance(entry, Restore):
+                self._say_missing(membership.commit)
         match entry:
             case EntryLayout():
                 if entry.differing and membership.commit.mode is Mode.RESTORE:
@@ -286,6 +285,15 @@ class Entering:
             self.session.say(SnapshotRejected(name=reference.name, reason=str(error)))
             return
         self._take(state)
+
+    def _say_missing(self, commit: Commit) -> None:
+        """That a snapshot is not here says nothing, unless this node is known to have had it."""
+        wanted = commit.snapshot
+        if wanted is None or self.session.worker.node not in wanted.holders:
+            return
+        if not (Path(self.session.settings.snapshot_dir) / wanted.name).is_dir():
+            reason = "it is in the folder no more"
+            self.session.say(SnapshotRejected(name=wanted.name, reason=reason))
 
     def _take(self, state: State) -> None:
         self.training.restore(state, override=self.override)

@@ -88,11 +88,13 @@ class Player:
         takeover: str = "60",
         most: str = "",
         etcd: str = "own",
+        disks: str = "shared",
     ) -> None:
         self._world = World(
             logical_workers=int(logical), min_nodes=int(nodes), max_restarts=int(restarts),
             takeover_after_s=None if takeover == "never" else float(takeover),
             max_nodes=int(most) if most else None, is_shared=etcd == "shared",
+            shares_folder=disks == "shared",
         )  # fmt: skip
 
     def do_start(

@@ -136,6 +136,8 @@ class Job:
         offers: Commit | None = None,
         formed: GenerationNumber | None = None,
         cut: tuple[str, ...] = (),
+        folder: str = "",
+        found: tuple[SnapshotRecord, ...] = (),
     ) -> "Job":
         """Register a node with slots in these states, each with a worker of this spawn."""
         records = []
@@ -155,6 +157,8 @@ class Job:
             commit=offers,
             formed=formed,
             cut=cut,
+            folder=folder,
+            found=found,
         )
         return self.put(KEYS.node(name), record)
 

@@ -140,6 +140,7 @@ class World:
         takeover_after_s: float | None = 60.0,
         max_nodes: int | None = None,
         is_shared: bool = False,
+        shares_folder: bool = True,
         balance: Balance | None = None,
     ) -> None:
         self.balance = balance or Balance()
@@ -157,7 +158,8 @@ class World:
         self.switched: dict[tuple[str, str], int] = {}
         #: Whether every step of a machine is taken twice and must come to the same.
         self.is_doubtful = False
-        #: The snapshots in the folder that all nodes share.
+        #: The snapshots in the folder that all nodes share, or on the disks of all.
+        self.shares_folder = shares_folder
         self.folder: list[SnapshotRecord] = []
         self.store = StoreSettings(endpoints=("etcd:2379",) if is_shared else ())
         self.events: list[JobEvent] = []
@@ -179,7 +181,7 @@ class World:
         )  # fmt: skip
         identity = Identity(
             node=name, incarnation=incarnation_of(host=name, boot_id=boot, chance=life),
-            boot_id=boot, host=name, address="",
+            boot_id=boot, host=name, address="", folder="shared" if self.shares_folder else name,
         )  # fmt: skip
         node = Node(
             name, self.server.client(), machine.begin(settings, identity, now=self._clock())
@@ -189,7 +191,8 @@ class World:
         names = tuple(events.Slot(name=f"cpu:{i}", kind=kind) for i in range(slots))
         self.post(node, events.SlotsFound(slots=names))
         self.post(node, events.JobOpened(spec=spec, store="etcd", seconds=0.0))
-        self.post(node, events.SnapshotsFound(records=tuple(self.folder)))
+        seen = (s for s in self.folder if self.shares_folder or name in s.nodes)
+        self.post(node, events.SnapshotsFound(records=tuple(seen)))
         self.post(node, events.ZygoteReady(torch_version="2", cpu_kind=kind, seconds=1.0))
         self.pump()
         return node
@@ -812,7 +815,8 @@ class World:
             pause_s=0.0, seconds=0.1, last=last,
         ))  # fmt: skip
         self.folder.append(SnapshotRecord(
-            name=name, step=step, epoch=0, digest="d", bytes=10, generation=generation, nodes=(),
+            name=name, step=step, epoch=0, digest="d", bytes=10, generation=generation,
+            nodes=(worker_id.node,),
         ))  # fmt: skip
 
     def break_(self, worker_id: WorkerId, suspects: list[WorkerId]) -> None:

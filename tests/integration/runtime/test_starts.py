@@ -48,16 +48,17 @@ def test_a_node_without_the_snapshot_takes_the_state_from_one_that_has_it(
         assert crew.finished(has, lacks) == {digest}
 
 
-def test_a_snapshot_that_nobody_has_is_rejected_and_another_one_taken(
-    zygote: Zygote, tmp_path: Path
-) -> None:
+def test_only_who_had_a_snapshot_may_say_that_it_is_gone(zygote: Zygote, tmp_path: Path) -> None:
     with crew_of(zygote, tmp_path, "epochs=1") as crew:
         a, b = start(crew, 2)
-        missing = SnapshotReference("step-00000005-g1.1-00000000", 5, "0" * 64)
+        name = "step-00000005-g1.1-00000000"
+        missing = SnapshotReference(name, 5, "0" * 64, holders=("n0",))
         crew.commit(Mode.RESTORE, HALVES, snapshot=missing)
         for hand in (a, b):
             crew.until(lambda hand=hand: bool(hand.all(messages.Broken)), "broken is said")  # type: ignore[misc]
-            assert hand.all(messages.SnapshotRejected)[0].name == missing.name
+        (said,) = a.all(messages.SnapshotRejected)
+        assert (said.name, said.reason) == (name, "it is in the folder no more")
+        assert b.all(messages.SnapshotRejected) == []
         crew.entered(crew.commit(Mode.RESTORE, HALVES))
         assert len(crew.finished(a, b)) == 1
 

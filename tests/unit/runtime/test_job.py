@@ -516,7 +516,7 @@ def train_with_a_loader_of_torch(job: Job) -> None:
     job.register(model=model, optimizer=optimizer)
     for _epoch in job.epochs(2):
         for x, y in DataLoader(rows(), batch_size=8):
-            F.cross_entropy(model(x), y).backward()
+            F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from easyscale.errors import StoreClosed, StoreError
+from easyscale.errors import StoreClosed, StoreError, StoreUnreachable
 from easyscale.rendezvous.etcd_connection import Connection, grpc, meaning
 from easyscale.rendezvous.etcd_stream import Ended, Followed, WatchStream
 from easyscale.rendezvous.store import Range, View
@@ -131,6 +131,9 @@ class EtcdWatches:
                 continue
             except StoreError as error:
                 self._pause(error)
+            except Exception as error:  # noqa: BLE001 - whoever follows would be blind for ever
+                # No room for a reader's thread, say: that may pass.
+                self._pause(StoreUnreachable(f"following etcd broke: {error!r}"))
 
     def _open_watches(self) -> tuple[EtcdWatch, ...]:
         with self._lock:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from easyscale.rendezvous.etcd import EtcdStore, connect
+from easyscale.rendezvous.etcd_connection import Connection
+from easyscale.rendezvous.etcd_stream import WatchStream
 from easyscale.rendezvous.store import Put, Range, Stretch, View, Watch
 from tests.support.etcd import Server, wait_until
 
@@ -123,3 +125,25 @@ def test_a_watch_may_be_closed_by_its_own_callback(store: EtcdStore, folder: str
     put(store, folder + "b", "1")
     wait_until(lambda: other.values == ["1"], "the other one")
     assert len(views) == 2
+
+
+def test_a_watch_outlives_an_error_that_nobody_foresaw(
+    store: EtcdStore, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = WatchStream.__init__
+    attempts: list[int] = []
+
+    def fail_once(stream: WatchStream, connection: Connection) -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise RuntimeError("can't start new thread")
+        begin(stream, connection)
+
+    monkeypatch.setattr(WatchStream, "__init__", fail_once)
+    views: list[View] = []
+    losses: list[str] = []
+    store.watch(folder, deliver=views.append, lost=losses.append)
+    wait_until(lambda: losses, "the error is told")
+    put(store, folder + "a", "1")
+    wait_until(lambda: views[-1].entries, "it follows all the same")
+    assert losses == ['following etcd broke: RuntimeError("can\'t start new thread")']

@@ -64,18 +64,23 @@ def was_member(state: State) -> bool:
 
 
 def spawn(turn: Turn) -> None:
-    """Fork a worker for every slot that may have one and has none, and one for the next slot."""
+    """Fork a worker for every slot that may have one and has none, and one for the next slot.
+
+    More slots than the job has ranks are spare: one of them has a worker for each that is slow
+    here, to take its ranks over, and one that a migration names.
+    """
     state = turn.state
     if state.stage is not Stage.RUNNING or state.zygote_kind is None or state.spec is None:
         return
     if state.commit is not None and state.commit.pauses and was_member(state):
         return  # whoever came later goes on with the job
-    most = state.spec.logical_workers + (1 if state.settings.standby else 0)
+    most = state.spec.logical_workers + (1 if state.settings.standby else 0) + _slow(state)
     for slot in (*state.slots, *_next_slot(state)):
+        is_full = len(turn.state.workers) >= most and not _is_awaited(state, slot.name)
         if (
             slot.name in turn.state.workers
             or slot.name in state.withdrawn
-            or len(turn.state.workers) >= most
+            or is_full
             or not respawns.may_start(state, slot.name, turn.now.s)
         ):
             continue
@@ -84,6 +89,19 @@ def spawn(turn: Turn) -> None:
         turn.set(spawns={**turn.state.spawns, slot.name: number})
         turn.put_worker(OwnWorker(worker, Phase.FORKING, turn.now.s, kind=slot.kind))
         turn.do(Fork(worker=worker))
+
+
+def _slow(state: State) -> int:
+    """How many workers here the leader has found to be slow."""
+    told = state.view.speed.slow if state.view.speed is not None else ()
+    own = {worker.id for worker in state.workers.values()}
+    return sum(each.worker in own for each in told)
+
+
+def _is_awaited(state: State, slot: str) -> bool:
+    """Somebody has asked that what another place holds moves to this slot."""
+    wishes = state.view.wishes.values()
+    return any(w.kind == "migrate" and w.target == f"{state.node}/{slot}" for w in wishes)
 
 
 def _next_slot(state: State) -> tuple[Slot, ...]:

@@ -51,7 +51,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One slot; `state` is in_use, standby, emptied, starting, draining or gone."""
+    """One slot; `state` is in_use, standby, emptied, spare, starting, draining or gone."""
 
     node: str
     slot: str
@@ -90,6 +90,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     in_use: int
     standby: int
     emptied: int
+    #: Without a process: their node has as many as the job has ranks.
+    spare: int = 0
     starting: int
     draining: int
     gone: int

@@ -136,10 +136,10 @@ def _room(row: Row, book: Book) -> int:
 def _more(book: Book) -> Alternative | None:
     """The best proposal."""
     usual = _usual(book)
-    kinds = proposals.kinds_of((row.kind, row.micro_step) for row in book.able)
-    offer = next(
-        iter(proposals.propose(kinds, book.logical_workers, present_step=book.work, top=1)), None
-    )
+    idle = [(kind, usual[kind]) for kind in book.spares if kind in usual]
+    kinds = proposals.kinds_of([*((row.kind, row.micro_step) for row in book.able), *idle])
+    offers = proposals.propose(kinds, book.logical_workers, present_step=book.work, top=1)
+    offer = next(iter(offers), None)
     if offer is None:
         return None
     extra = [Place(WorkerId("", "", str(i), 0), usual[offer.kind]) for i in range(offer.slots)]
@@ -148,6 +148,7 @@ def _more(book: Book) -> Alternative | None:
     if offer.slots > 1:
         name = f"{offer.slots} more {what or 'slots'}"
     reason = f"proposed: {100 * (float(offer.score) - 1):.0f} % more for each"
+    extra += [Place(WorkerId("", "", f"s{i}", 0), step) for i, (_, step) in enumerate(idle)]
     layout = book.lay_out([*(row.place for row in book.able), *extra])
     return _alternative(book, layout, name=name, reason=reason)
 

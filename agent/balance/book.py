@@ -51,6 +51,8 @@ class Book:
     tried: Sequence[TriedPlan] = ()
     #: Why the present plan stays even where another is better.
     stays: str = ""
+    #: The kinds of slots without a worker, which the job could use at once.
+    spares: Sequence[str] = ()
 
     @property
     def work(self) -> int:

@@ -16,6 +16,7 @@ from easyscale.agent.balance.alternatives import other_plans, slow_slot
 from easyscale.agent.balance.book import Book, Row
 from easyscale.agent.balance.planner import Place, plan
 from easyscale.agent.balance.profile import NS_PER_S
+from easyscale.agent.balance.spares import spares
 from easyscale.agent.balance.waste import Load, unused
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import Balance
@@ -152,6 +153,7 @@ class _Scene:
             partial(drafts.lay_out_on, self.view),
             tried=self._tried(),
             stays=_MEASURES.get(self.base.occasion, ""),
+            spares=[slot.kind for slot in spares(self.view)],
         )
 
     def _row(self, place: Place, doubt: DoubtedSlot | None) -> Row:

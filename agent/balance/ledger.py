@@ -4,13 +4,15 @@ Records change seldom, and only the leader writes them, under its token; no deci
 """
 
 from collections import Counter
+from statistics import median_low
 
 import msgspec
 
-from easyscale.agent import drafts
+from easyscale.agent import drafts, gathering
 from easyscale.agent.actions import KeepProfile, Transact
 from easyscale.agent.balance import doubting, keeping, profile, proposals
 from easyscale.agent.balance.planner import Place, step_of
+from easyscale.agent.balance.spares import spares
 from easyscale.agent.state import State, Turn
 from easyscale.balance import (
     ProfileRecord,
@@ -113,8 +115,12 @@ def _proposals(state: State, base: Commit) -> ProposalsRecord | None:
     if spec is None or not members or not profile.are_measured(members):
         return None
     times = profile.micro_steps(members, state.memory.doubts)
-    kinds = proposals.kinds_of((slot.kind, times[slot.worker]) for slot in members if slot.worker)
-    held = dict(sorted(Counter(slot.kind for slot in members).items()))
+    own = [(slot.kind, times[slot.worker]) for slot in members if slot.worker]
+    usual = {kind: median_low(each for of, each in own if of == kind) for kind, _ in own}
+    # What waits or is spare need not be given to the job.
+    idle = [slot.kind for slot in (*gathering.newcomers(view, state.settings), *spares(view))]
+    kinds = proposals.kinds_of([*own, *((kind, usual[kind]) for kind in idle if kind in usual)])
+    held = dict(sorted(Counter([*(slot.kind for slot in members), *idle]).items()))
     present = drafts.ranks_of(base)
     step = step_of(Place(worker, times[worker], present[worker]) for worker in times)
     step_s = profile.seconds(step)

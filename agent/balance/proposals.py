@@ -65,7 +65,9 @@ def propose(
     if not total:
         return ()
     held = {kind.name: kind.slots for kind in kinds}
-    now = present_step or _least_step(kinds, held, logical_workers)
+    # What the job has may do better than it does now: nobody need give it more for that.
+    least = _least_step(kinds, held, logical_workers)
+    now = min(present_step or least, least)
     offers = (
         _best(kind, kinds, held, logical_workers, now=now, most=total)
         for kind in kinds

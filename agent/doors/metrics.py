@@ -89,7 +89,7 @@ def _metrics(seen: Seen) -> Iterable[Sample]:
 
 def _slots(seen: Seen) -> Iterable[Sample]:
     counts, job = seen.status.counts, seen.status.job.id
-    for state in ("in_use", "standby", "emptied", "starting", "draining", "gone"):
+    for state in ("in_use", "standby", "emptied", "spare", "starting", "draining", "gone"):
         yield (job, state), float(getattr(counts, state))
 
 

@@ -10,6 +10,7 @@ from statistics import median
 
 import msgspec
 
+from easyscale.agent.balance import spares
 from easyscale.agent.gathering import fits_kind
 from easyscale.agent.hardware.meter import Reading
 from easyscale.agent.state import OwnWorker, State
@@ -70,7 +71,9 @@ def _slot(
         node=node.node,
         slot=slot.slot,
         kind=slot.kind,
-        state=_state(slot, view, ranks=ranks, is_member=member is not None),
+        state="spare"
+        if spares.is_spare(slot, node, view)
+        else _state(slot, view, ranks=ranks, is_member=member is not None),
         ranks=ranks,
         process_rank=commit.process_rank(worker) if commit and worker else None,
         micro_step_s=micro_step_s,

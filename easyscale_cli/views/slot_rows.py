@@ -158,7 +158,7 @@ def mark_of(slot: SlotFacts, glyphs: Glyphs) -> tuple[str, Role]:
             return glyphs.failed, Role.FAILED
         case "emptied":
             return glyphs.look, Role.LOOK
-        case "standby":
+        case "standby" | "spare":
             return glyphs.standby, Role.QUIET
         case "starting":
             return glyphs.waiting, Role.LIVE

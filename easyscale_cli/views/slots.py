@@ -96,6 +96,7 @@ def _heading(status: JobStatus, cells: int, glyphs: Glyphs) -> list[Line]:
     counts, step = status.counts, status.step_time.measured_s
     told = [f"{counts.in_use:,} in use", f"{counts.standby:,} standby"]
     told += [f"{counts.emptied:,} emptied"] if counts.emptied else []
+    told += [f"{counts.spare:,} spare"] if counts.spare else []
     told += [f"{counts.starting:,} starting"]
     told += [f"{counts.draining:,} draining"] if counts.draining else []
     told += [f"{counts.gone:,} gone"]

@@ -69,3 +69,14 @@ def test_noise_brings_no_standby_in() -> None:
     race = Race([steady(0.1)] * 3, 2, noise=0.2, on_b=1, seed=1)
     race.run(150)
     assert set(race.maps) == {(1, 1, 0)}
+
+
+@simulated
+def test_a_slot_that_is_spare_gets_a_worker_when_another_one_of_its_node_is_slow() -> None:
+    race = Race([between(0.1, 0.4, 20, 10**9), steady(0.1), steady(0.1)], 2)
+    race.run(20)
+    assert {each.slot for each in race.workers} == {"cpu:0", "cpu:1"}
+    race.until((0, 1, 1), within=60)
+    race.run(60)
+    assert race.counts == (0, 1, 1)
+    assert {each.spawn for each in race.workers} == {1}, "nobody was started anew"

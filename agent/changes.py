@@ -11,6 +11,7 @@ from easyscale.agent import benching, drafts, gathering, words
 from easyscale.agent.balance import (
     loaders,
     migration,
+    places,
     probing,
     rebalancing,
     recalling,
@@ -56,6 +57,7 @@ def propose(view: JobView, memory: Memory, now: float, *, settings: LaunchSettin
     memory = recalling.recall(view, memory)
     memory = loaders.follow(view, memory, settings.balance)
     if not scaling.is_under_way(memory):  # whose sizes leave slots empty that are not slow
+        memory = places.remember(view, memory, settings.balance)
         memory = slowness.notice(view, memory, settings.balance, now)
     memory = trials.judge(view, memory, settings)
     out = benching.benched(memory, now)

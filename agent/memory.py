@@ -192,6 +192,9 @@ class Memory:
     #: Since this position steps are shorter than slots say that their work is.
     unproven: int | None = None
     slow: Mapping[WorkerId, Slowness] = field(default_factory=dict)
+    #: How many times as long as usual a rank took at a place, `node/slot`, and up to which position
+    #: that is believed of whoever is started there next.
+    slow_places: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     relapses: Mapping[WorkerId, Relapse] = field(default_factory=dict)
     swings: Mapping[WorkerId, Swing] = field(default_factory=dict)
     #: The shortest micro-step that each slot has measured, seconds.

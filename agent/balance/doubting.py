@@ -38,6 +38,8 @@ def _reason(worker: WorkerId, memory: Memory) -> str:
     starved = memory.starved.get(worker)
     if starved is not None:
         return f"it waited for data with {words.count(starved.ranks, 'rank')}"
+    if not memory.doubts[worker].micro_step_s:
+        return "the worker before was slow there, and this one has not been measured"
     return "a step with more ranks there was slower than it promised"
 
 

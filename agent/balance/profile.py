@@ -32,10 +32,11 @@ def micro_steps(
         by_kind[taken[worker].kind].append(seconds_)
     of_kind = {kind: median_low(values) for kind, values in by_kind.items()}
     of_all = median(of_kind.values()) if of_kind else 1.0
-    return {
-        worker: nanoseconds(measured.get(worker, of_kind.get(slot.kind, of_all)))
+    stand_in = {
+        worker: of_kind.get(slot.kind, of_all) * (doubts[worker].factor if worker in doubts else 1)
         for worker, slot in taken.items()
     }
+    return {worker: nanoseconds(measured.get(worker, stand_in[worker])) for worker in taken}
 
 
 def of_late(slots: Iterable[SlotRecord]) -> tuple[SlotRecord, ...]:

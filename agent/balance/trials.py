@@ -175,10 +175,16 @@ def _drop_old_doubts(view: JobView, memory: Memory, balance: Balance) -> Memory:
         for worker, doubt in memory.doubts.items()
         if memory.position < doubt.until
         and (slot := slots.get(worker)) is not None
-        and slot.rank_s
-        and _alike(slot.rank_s, doubt.micro_step_s, balance)
+        and _is_as_it_was(slot.rank_s, doubt.micro_step_s, balance)
     }
     return memory if len(kept) == len(memory.doubts) else replace(memory, doubts=kept)
+
+
+def _is_as_it_was(rank_s: float | None, then_s: float, balance: Balance) -> bool:
+    """It measures what it did then, or neither then nor now anything."""
+    if not rank_s or not then_s:
+        return not rank_s and not then_s
+    return _alike(rank_s, then_s, balance)
 
 
 def _alike(one: float, other: float, balance: Balance) -> bool:

@@ -1,15 +1,20 @@
 """Who waits joins where that helps: by number at once, by speed as any other move of ranks."""
 
+from dataclasses import replace
+
 import pytest
 
-from easyscale.agent import changes
+from easyscale.agent import changes, drafts
+from easyscale.agent.balance import places, profile, trials
 from easyscale.agent.changes import Change
-from easyscale.agent.memory import Memory
+from easyscale.agent.memory import Memory, Slowness
+from easyscale.agent.settings import Balance
 from easyscale.model import Occasion
 from tests.support.speeds import Race, between, steady
 from tests.support.views import Job, commit, job_spec, launch_settings, worker
 
 A, A1, B = worker("a"), worker("a/1"), worker("b")
+BALANCE = Balance()
 simulated = pytest.mark.timeout(90)
 
 
@@ -80,3 +85,39 @@ def test_a_slot_that_is_spare_gets_a_worker_when_another_one_of_its_node_is_slow
     race.run(60)
     assert race.counts == (0, 1, 1)
     assert {each.spawn for each in race.workers} == {1}, "nobody was started anew"
+
+
+def test_whoever_is_started_on_a_slow_slot_is_believed_to_be_slow_until_it_measures() -> None:
+    slow = Slowness(0, 0, 0.4, 4.0, "its kind", is_told=True)
+    job = (
+        Job(job_spec(logical_workers=4))
+        .leads()
+        .node("a", ("in_use", 0.4))
+        .node("b", ("in_use", 0.1))
+    )
+    was = places.remember(job.view(), Memory(position=5, slow={A: slow}), BALANCE)
+    again = worker("a", spawn=2)
+    job.node("a", "standby", spawn=2)
+    memory = places.remember(job.view(), replace(was, slow={}), BALANCE)
+    slots = drafts.slots_of(job.view()).values()
+    assert profile.micro_steps(slots, memory.doubts) == {again: 400_000_000, B: 100_000_000}
+    assert profile.micro_steps(slots)[again] == 100_000_000, "else as fast as its kind"
+    job.node("a", ("in_use", 0.1), spawn=2)
+    memory = trials.judge(
+        job.view(), places.remember(job.view(), memory, BALANCE), launch_settings()
+    )
+    assert (memory.doubts, memory.slow_places) == ({}, {})
+
+
+def test_what_was_slow_long_ago_is_forgotten() -> None:
+    slow = Slowness(0, 0, 0.4, 4.0, "its kind", is_told=True)
+    job = (
+        Job(job_spec(logical_workers=4))
+        .leads()
+        .node("a", ("in_use", 0.4))
+        .node("b", ("in_use", 0.1))
+    )
+    was = places.remember(job.view(), Memory(position=5, slow={A: slow}), BALANCE)
+    job.node("a", "standby", spawn=2)
+    later = 5 + places.FORGOTTEN_AFTER * BALANCE.pays_within
+    assert places.remember(job.view(), replace(was, slow={}, position=later), BALANCE).doubts == {}

@@ -264,7 +264,7 @@ def test_the_first_parameter_that_differs_is_named() -> None:
         layout = TensorLayout.of([("same", torch.zeros(2)), ("weight", tensor)], [])
         exchange = Exchange(group, layout=layout, n=8)
         with pytest.raises(ScriptError) as caught:
-            exchange.gather(Operation(OperationKind.ENTRY, 0), note(), wait=members.WAIT)
+            exchange.gather(Operation(OperationKind.EVALUATION, 0), note(), wait=members.WAIT)
         return caught.value.message
 
     for message in members.run_members(3, body):

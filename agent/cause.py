@@ -44,7 +44,8 @@ def failure_of(
             place=f"{name}:{said.line}" if said.line else "",
             rank=said.rank,
             step=said.step,
-            generation=said.generation or generation,
+            # Who is refused before its first operation has not come in, though it has entered.
+            generation=said.generation if said.refused else said.generation or generation,
             pid=exited.pid,
             log=log,
             file=said.file,

@@ -90,6 +90,7 @@ class Together:
         self._waits_for = ""
         self._left_for: GenerationNumber | None = None
         self._ranks: tuple[int, ...] = ()
+        self._has_begun = False
         self._snapshots = SnapshotSchedule(training, session)
         self._progress = Progress(training, session)
 
@@ -141,11 +142,18 @@ class Together:
 
     def begin(self, work: Work) -> None:
         self._standing.work = work
+        self._has_begun = True
+        self._note_generation()
         share = self._share
         if share is not None and share.position == self._training.place.position:
             work.todo = list(share.compute)
         else:
             work.todo = list(self._ranks)
+
+    def _note_generation(self) -> None:
+        """For the report of a failure: until its first operation this worker is on its way in."""
+        if self._has_begun and self._commit is not None:
+            self._session.generation = self._commit.generation
 
     def next_rank(self, work: Work) -> int | None:
         while True:
@@ -331,7 +339,7 @@ class Together:
         commit = entrance.commit
         self._exchange = entrance.exchange
         self._commit = commit
-        self._session.generation = commit.generation
+        self._note_generation()
         self._share = entrance.share
         self._headers = ()
         self._set_ranks(commit)
@@ -391,7 +399,7 @@ class Together:
                 pass  # the state says it all; `_recover` acts on it
             case member.SwitchMap(commit=commit):
                 self._commit = commit
-                self._session.generation = commit.generation
+                self._note_generation()
                 self._standing.formed = commit.generation
                 self._share = None
                 was_idle = not self._ranks

@@ -107,6 +107,24 @@ def test_a_newcomer_that_builds_another_model_ends_and_the_job_goes_on(
         assert crew.finished(a, b) == {alone(SCRIPT, tmp_path)}
 
 
+def test_a_newcomer_with_other_data_ends_and_the_job_goes_on(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with crew_of(zygote, tmp_path, "pause=0.01") as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, HALVES))
+        c = crew.start("c", words=("rows=180",))
+        crew.registered(c)
+        crew.commit(Mode.BOUNDARY, {0: range(4), 1: range(4, 6), 2: range(6, 8)})
+        crew.ended(c)
+        failure = c.last(messages.Failure)
+        assert failure is not None
+        assert "the training loader has " in failure.text
+        assert (failure.refused, failure.generation) == (True, None)
+        crew.commit(Mode.NOW, HALVES)
+        assert crew.finished(a, b) == {alone(SCRIPT, tmp_path)}
+
+
 def test_a_newcomer_that_builds_the_same_model_offers_itself(
     zygote: Zygote, tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ model = nn.Sequential(
     nn.Linear(24, dim), nn.BatchNorm1d(dim), nn.ReLU(), nn.Linear(dim, 4),
 )  # fmt: skip
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-train = Noisy(190)
+train = Noisy(int(options.get("rows", 190)))
 loader = job.loader(
     train, batch_size=4, shuffle=True, num_workers=int(options.get("workers", 0)), drop_last=False
 )

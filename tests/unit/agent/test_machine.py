@@ -1245,6 +1245,18 @@ def test_a_node_whose_script_does_not_fit_the_running_job_ends_and_says_why() ->
     assert agent.ending(W0).failure is not None
 
 
+def test_a_script_refused_before_its_first_step_has_not_come_in_though_it_has_entered() -> None:
+    agent = Agent(slots=1).registered()
+    made = commit(2, (OTHER, W0), mode=Mode.BOUNDARY)
+    agent.view(Job().committed(made, entered=False))
+    agent.take(said(W0, entered(2)))
+    (end,) = of(refused_on_the_way_in(agent, W0), actions.Exit)
+    assert end.code == ExitCode.USAGE
+    failed = agent.ending(W0).failure
+    assert failed is not None
+    assert (failed.refused, failed.generation) == (True, None)
+
+
 @pytest.mark.parametrize("members", [(W0, W1, OTHER), (W0, W1)])
 def test_a_script_refused_where_nobody_has_come_further_is_the_leaders_to_judge(
     members: tuple[WorkerId, ...],

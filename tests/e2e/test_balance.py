@@ -79,14 +79,15 @@ def counts(plan: Any) -> list[int]:  # noqa: ANN401 - JSON
 def placed(
     job: str, where: Sequence[str], wanted: dict[tuple[str, str], int]
 ) -> dict[tuple[str, str], int]:
-    """The processes of all slots, once these hold so many ranks and have a process each."""
+    """The processes of all slots, once these hold so many ranks and have one each that is ready."""
     deadline, held = time.monotonic() + DEADLINE_S, {}
     while time.monotonic() < deadline:
         slots = {
             (each["node"], each["slot"]): each for each in asked("status", job, *where)["slots"]
         }
         held = {place: len(slot["ranks"]) for place, slot in slots.items()}
-        pids = {place: slot["pid"] for place, slot in slots.items() if slot["pid"]}
+        ready = {place: slot for place, slot in slots.items() if slot["state"] != "starting"}
+        pids = {place: slot["pid"] for place, slot in ready.items() if slot["pid"]}
         if held == wanted and len(pids) == len(wanted):
             return pids
     raise AssertionError(f"never {wanted}, at last {held}")
@@ -158,13 +159,14 @@ def test_a_standby_takes_the_ranks_of_a_straggler_whose_process_stays(
     script = [sys.executable, str(SCRIPT), str(tmp_path / "alone"), str(STEPS)]
     with started(script, env=env) as alone:
         assert alone.wait() == 0, alone.report()
-    pace(tmp_path, PACE_S, "cpu:0", "cpu:1")
+    pace(tmp_path, 6 * PACE_S, "cpu:0", "cpu:1")  # the other node has time to start
     with training(job, tmp_path, "a", 2, *where, ranks=2) as a, ExitStack() as later:
         a.wait_for("event=started")
         placed(job, where, {("a", "cpu:0"): 1, ("a", "cpu:1"): 1})
         b = later.enter_context(training(job, tmp_path, "b", 1, *where, ranks=2))
         workers = placed(job, where, {("a", "cpu:0"): 1, ("a", "cpu:1"): 1, ("b", "cpu:0"): 0})
-        pace(tmp_path, 4 * PACE_S, "cpu:1")
+        pace(tmp_path, 2 * PACE_S, "cpu:0")
+        pace(tmp_path, 8 * PACE_S, "cpu:1")
         b.wait_for("event=joined .*b 0 → 1")
         a.wait_for("event=slow .*cpu:1")
         after = placed(job, where, {("a", "cpu:0"): 1, ("a", "cpu:1"): 0, ("b", "cpu:0"): 1})

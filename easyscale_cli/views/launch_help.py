@@ -127,8 +127,8 @@ LAUNCH_PAGE = Page(
                 ),
                 Entry(
                     "--trial-steps N, --probe-share SHARE",
-                    "a move is judged after these; looking at emptied slots again costs at most "
-                    "this share of the time [20, 0.04]",
+                    "a move is judged after these; looking at emptied slots again costs this share "
+                    "of the time, from the second look on [20, 0.04]",
                 ),
                 Entry(
                     "--standby",

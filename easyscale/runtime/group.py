@@ -210,6 +210,9 @@ def form(membership: Membership, *, listener: Listener, wait: Wait) -> Group:
         raise
     if attempt.error is not None or attempt.transport is None:
         attempt.give_up()
+        # Another member may have heard of what ends this before we looked, and gone on from here.
+        if (reason := wait.interrupt()) is not None:
+            raise GenerationBroken(f"{name} was given up: {reason}") from attempt.error
         raise GenerationBroken(
             f"{name} failed: {attempt.error}", suspects=attempt.suspects()
         ) from attempt.error

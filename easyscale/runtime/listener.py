@@ -99,7 +99,8 @@ class LocalKeys:
         self._changed.wait_for(lambda: self._closed or self._has(keys), timeout_s)
         if not self._has(keys):
             missing = [key for key in keys if key not in self._values]
-            raise TimeoutError(f"nobody set {missing} within {timeout_s:.1f} s")
+            why = "before it was given up" if self._closed else f"within {timeout_s:.1f} s"
+            raise TimeoutError(f"nobody set {missing} {why}")
 
     def _has(self, keys: Sequence[str]) -> bool:
         return all(key in self._values for key in keys)

@@ -150,6 +150,7 @@ def test_what_a_node_holds_moves_to_another_and_the_node_is_free(
         assert digest_in(b) == digest
 
 
+@pytest.mark.proof
 def test_a_standby_takes_the_ranks_of_a_straggler_whose_process_stays(
     tmp_path: Path, etcd: Server
 ) -> None:

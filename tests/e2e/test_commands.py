@@ -137,7 +137,7 @@ def test_a_running_job_tells_how_it_is_takes_other_devices_and_drains_into_a_sna
         assert status["counts"]["in_use"] == 2
         assert status["changes"]["count"] == 0
         assert status["budget"] == {"used": 0, "limit": 3}
-        assert status["store"] == {"reachable": True, "silent_s": 0.0}
+        assert status["store"] == {"reachable": True, "silent_s": 0.0, "refuses": ""}
 
         [job] = asked("jobs")
         assert (job["id"], job["slots"], job["nodes"]) == ("resnet", 2, 1)

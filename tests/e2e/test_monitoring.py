@@ -123,6 +123,7 @@ def meeting_point() -> Iterator[str]:
 
 
 @pytest.mark.timeout(300)  # two agents and a dozen commands
+@pytest.mark.proof
 def test_from_elsewhere_the_agents_of_all_nodes_tell_what_they_know(
     tmp_path: Path, meeting_point: str
 ) -> None:

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.etcd import Server
 from tests.support.nodes import Job, Node, Reference
 
 
+@pytest.mark.proof
 def test_a_snapshot_on_the_disk_of_a_dead_node_is_waited_for_and_restored_when_it_is_back(
     tmp_path: Path, reference: Reference, etcd: Server
 ) -> None:

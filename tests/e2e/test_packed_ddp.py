@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.etcd import wait_until
 from tests.support.processes import launched
 
@@ -10,6 +12,7 @@ SCRIPT = str(Path(__file__).parent / "scripts" / "ddp_checkpoint.py")
 STEPS = 12
 
 
+@pytest.mark.proof
 def test_a_change_of_slots_starts_the_same_ranks_again_from_the_scripts_checkpoint(
     tmp_path: Path,
 ) -> None:

@@ -9,9 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from easyscale.agent import words
 from easyscale.errors import ExitCode
-from easyscale.model import Cause, GenerationNumber, NodeRecord, WorkerFailure, WorkerId
+from easyscale.model import Cause, GenerationNumber, Mode, NodeRecord, WorkerFailure, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
 #: The same failure on so many slots (on all, where there are fewer) is the script's.
@@ -38,9 +40,27 @@ class Ruling:
 
 
 def failures(view: JobView) -> tuple[Failed, ...]:
-    """All recorded failures, in the order in which they were recorded."""
+    """All recorded failures that nothing has outdated, in the order in which they were recorded.
+
+    Where a restore had to follow, nobody has survived, though each agent may have thought so of
+    the others. What kept a place from coming in is behind it once a member stands there.
+    """
+    base = view.base
+    members = base.workers if base is not None else ()
+    stands = {worker.place for worker in members if view.is_present(worker)}
+    restored = base.generation if base is not None and base.mode is Mode.RESTORE else None
     found = ((worker, view.gone[worker].failure) for worker in view.gone_order)
-    return tuple((worker, failure) for worker, failure in found if failure is not None)
+    return tuple(
+        (worker, _as_it_came_out(failure, restored))
+        for worker, failure in found
+        if failure is not None and not (failure.generation is None and worker.place in stands)
+    )
+
+
+def _as_it_came_out(failure: WorkerFailure, restored: GenerationNumber | None) -> WorkerFailure:
+    if restored is None or failure.generation is None or failure.generation >= restored:
+        return failure
+    return replace(failure, survived=False)
 
 
 def counted(

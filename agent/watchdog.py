@@ -92,9 +92,12 @@ def _silent_s(worker: OwnWorker, beat: Beat, now: float, monotonic_s: float) -> 
 
 
 def _has_moved(turn: Turn, worker: OwnWorker, monotonic_s: float) -> bool:
-    """Its beat is another than the one it was judged by, and is none to be judged by."""
+    """Its beat is another than the one it was judged by, and is none to be judged by.
+
+    Who waits for ranks moves by what it says: its beat stays what it is.
+    """
     beat = worker.beat
-    if beat is None or beat == worker.hung_at:
+    if beat is None or (beat == worker.hung_at and beat.phase is not Pulse.WAITING):
         return False
     return not _hung(turn.state, worker, beat, turn.now.s, monotonic_s)
 
@@ -127,9 +130,13 @@ def _hung(state: State, worker: OwnWorker, beat: Beat, now: float, monotonic_s: 
         and beat.phase in _WAITS
         and min(silent_s, now - worker.told_s) >= deaf_s
         and (worker.entered is None or worker.entered.generation < commit.generation)
+        # Who says that it is broken has answered, and waits for the next one.
+        and (worker.broken is None or worker.broken.generation < commit.generation)
     ):
         return f"no answer to {commit.generation.label} for {now - worker.told_s:.3g} s"
-    if why := _held(state, worker, beat, monotonic_s) or _mute(state, worker, beat, now):
+    if why := _held(state, worker, beat, monotonic_s):
+        return why
+    if why := _mute(state, worker, beat, min(now - worker.asked_s, monotonic_s - state.awake_s)):
         return why
     if why := _stopped(state, worker, beat, monotonic_s):
         return why
@@ -156,13 +163,12 @@ def _held(state: State, worker: OwnWorker, beat: Beat, monotonic_s: float) -> st
     return f"stopped by a signal for {held_s:.3g} s: {worker.id.place} in {beat.phase.name.lower()}"
 
 
-def _mute(state: State, worker: OwnWorker, beat: Beat, now: float) -> str:
+def _mute(state: State, worker: OwnWorker, beat: Beat, silent_s: float) -> str:
     """Why a worker that waits for ranks counts as hung: it was asked and has said nothing since."""
     if worker.phase is not Phase.STANDBY or beat.phase is not Pulse.WAITING:
         return ""
     if worker.plan is None or worker.plan == worker.ready:
         return ""
-    silent_s = now - worker.asked_s
     if silent_s < _awake_limit_s(state):
         return ""
     return f"not ready for {worker.plan.label} for {silent_s:.3g} s: {worker.id.place} in register"

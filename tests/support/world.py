@@ -153,6 +153,8 @@ class World:
         self.shape = (logical_workers, min_nodes, max_nodes, max_restarts, takeover_after_s)
         self.auto = True
         self.links: set[frozenset[str]] = set()
+        #: Since when workers wait in a broken group.
+        self.broken_s: dict[WorkerId, float] = {}
         self.said: list[actions.AgentAction] = []
         #: At which position a group was left for another one, in order.
         self.switched: dict[tuple[str, str], int] = {}
@@ -262,6 +264,11 @@ class World:
             phase = Phase.WAITING if worker.entered is None else Phase.OUTER_BODY
             return Beat(phase=phase, position=worker.position, step=worker.position, rank=None,
                         micro_steps=0, since_s=0.0, is_stopped=True)  # fmt: skip
+        if worker.broken and not worker.forming:
+            since_s = self.broken_s.setdefault(worker.id, self.now)
+            return Beat(phase=Phase.BROKEN, position=worker.position, step=worker.position,
+                        rank=None, micro_steps=0, since_s=since_s, polled_s=self.now)  # fmt: skip
+        self.broken_s.pop(worker.id, None)
         return Beat(phase=Phase.OUTER_BODY, position=worker.position, step=worker.position,
                     rank=None, micro_steps=0, since_s=self.now)  # fmt: skip
 

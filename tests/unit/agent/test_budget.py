@@ -7,8 +7,8 @@ import pytest
 
 from easyscale.agent.budget import Failed, Ruling, counted, failures, judge
 from easyscale.errors import ExitCode
-from easyscale.model import LogicalRank, WorkerFailure, WorkerId
-from tests.support.views import Job, number, worker
+from easyscale.model import LogicalRank, Mode, WorkerFailure, WorkerId
+from tests.support.views import Job, commit, number, worker
 
 
 def failed(
@@ -244,3 +244,26 @@ def test_as_many_rounds_as_the_luckiest_place_has_failed_are_spent() -> None:
 def test_a_place_that_gets_no_other_worker_holds_no_round_back() -> None:
     again = [failed("a", rank=None, generation=None, at="", spawn=i) for i in range(5)]
     assert rule(*again, on_the_way_in("b", refused=True)).used == 5
+
+
+def recorded(*fell: Failed, mode: Mode = Mode.NOW, members: Iterable[WorkerId] = ()) -> Job:
+    job = Job()
+    for place in ("a", "b"):
+        job.node(place)
+    for who, failure in fell:
+        job.gone(who, failure=failure)
+    return job.committed(commit(5, list(members) or [worker("c")], mode=mode))
+
+
+def test_nobody_has_survived_what_a_restore_had_to_follow() -> None:
+    both = [failed(place, rank=None, generation=4, survived=True) for place in "ab"]
+    seen = failures(recorded(*both, mode=Mode.RESTORE).view())
+    assert [failure.survived for _, failure in seen] == [False, False]
+    assert [failure.survived for _, failure in failures(recorded(*both).view())] == [True, True]
+
+
+def test_what_kept_a_place_from_coming_in_is_behind_it_once_a_member_stands_there() -> None:
+    late, other = on_the_way_in("a"), on_the_way_in("b")
+    assert failures(recorded(late, other, members=[worker("a", 2)]).view()) == (other,)
+    gone = recorded(late, other, members=[worker("a", 2)]).gone(worker("a", 2))
+    assert failures(gone.view()) == (late, other)

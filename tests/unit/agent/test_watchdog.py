@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from easyscale.agent import actions
 from easyscale.agent.settings import LaunchSettings
-from easyscale.messages import Ready
-from easyscale.model import Mode, WorkerId
+from easyscale.messages import Broken, Ready
+from easyscale.model import Mode, Position, WorkerId
 from easyscale.pulse import Phase as Pulse
 from easyscale.reports import EventKind
 from tests.support.views import Job, commit, launch_settings, number, worker
@@ -118,6 +118,20 @@ def test_to_wake_is_no_answer_to_a_commit() -> None:
     agent.now += 0.6
     awake = {who: beat(Pulse.EXCHANGE, polled_s=agent.now) for who in (W0, W1)}
     assert [kill.worker for kill in of(agent.tick(awake), actions.KillWorker)] == [W1]
+
+
+def test_who_says_that_the_new_generation_is_broken_has_answered_and_waits_for_the_next() -> None:
+    agent = pair()
+    agent.view(Job().committed(commit(2, [W0, W1], mode=Mode.NOW)))
+    broken = Broken(generation=number(2), position=Position(3), suspects=(), reason="reset")
+    agent.take(said(W0, broken))
+    agent.now += 60.0
+    broke_s = agent.now - 59.0
+    seen = {W0: beat(Pulse.BROKEN, since_s=broke_s, polled_s=agent.now)}
+    assert dumped(agent.tick(seen)) == []
+    agent.view(Job().committed(commit(3, [W0, W1], mode=Mode.NOW)))
+    agent.now += 6.0
+    assert dumped(agent.tick({W0: beat(Pulse.BROKEN, since_s=broke_s, polled_s=agent.now)})) == [W0]
 
 
 # --- nobody else waits ---------------------------------------------------------------------------
@@ -340,6 +354,32 @@ def test_a_worker_that_waits_for_ranks_and_does_not_answer_is_hung() -> None:
             found += dumped(agent.tick(waits))
     assert found == [W1]
     assert agent.now < 113.0
+
+
+def test_a_standby_that_answers_before_the_kill_is_not_killed() -> None:
+    agent = Agent(slots=2).registered()
+    job = Job().node("a", "standby", "standby").committed(commit(1, [OTHER]))
+    agent.view(job.planned(plan(2, OTHER, W0, W1)))
+    waits = {who: beat(Pulse.WAITING, since_s=99.0) for who in (W0, W1)}
+    found: list[WorkerId] = []
+    while not found:
+        agent.now += 0.25
+        found = dumped(agent.tick(waits))
+    for who in (W0, W1):
+        agent.take(said(who, Ready(generation=number(2))))
+    agent.now += 1.0
+    agent.tick(waits)
+    assert of(agent.done, actions.KillWorker) == []
+
+
+def test_a_standby_is_not_blamed_for_the_sleep_of_its_agent() -> None:
+    agent = Agent(slots=2).registered()
+    job = Job().node("a", "standby", "standby").committed(commit(1, [OTHER]))
+    waits = {who: beat(Pulse.WAITING, since_s=99.0) for who in (W0, W1)}
+    agent.tick(waits)
+    agent.view(job.planned(plan(2, OTHER, W0, W1)))
+    agent.now += 60.0
+    assert dumped(agent.tick(waits)) == []
 
 
 def finished_pair() -> Agent:

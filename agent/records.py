@@ -3,6 +3,8 @@
 A fenced worker's agent compares an old head, so nothing of it is ever recorded.
 """
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 from easyscale.agent import news, restoring
@@ -131,9 +133,7 @@ def register_snapshots(turn: Turn) -> None:
     record = state.unregistered[0]
     known = {name: s for name, s in state.view.snapshots.items() if not s.superseded}
     known[record.name] = record
-    usable = sorted(
-        (s for s in known.values() if not s.rejected), key=lambda s: (s.step, s.generation)
-    )
+    usable = sorted(_counting(state, known.values()), key=lambda s: (s.step, s.generation))
     keep = {s.name for s in usable[-state.settings.snapshot_keep :]}
     old = [
         s for s in usable if s.name not in keep and s.name != record.name and state.node in s.nodes
@@ -145,6 +145,14 @@ def register_snapshots(turn: Turn) -> None:
     put = Put(state.keys.snapshot(record.name), encode(record))
     turn.set(registering=record.name)
     turn.do(Transact(name=f"{SNAPSHOT}{record.name}", compares=fence, operations=(put, *marks)))
+
+
+def _counting(state: State, known: Iterable[SnapshotRecord]) -> Iterator[SnapshotRecord]:
+    """Those that a restore would read: one that it would pass over takes nobody's place."""
+    commit = state.commit
+    for snapshot in known:
+        if not snapshot.rejected and not (commit is not None and commit.overtakes(snapshot)):
+            yield snapshot
 
 
 def _drop_overtaken(turn: Turn) -> None:

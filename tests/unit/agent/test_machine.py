@@ -39,6 +39,7 @@ from easyscale.model import (
     Plan,
     Position,
     ProgressRecord,
+    Restored,
     Wish,
     WorkerId,
     decode,
@@ -681,6 +682,27 @@ def test_more_snapshots_than_fit_into_a_transaction_are_marked_with_those_that_f
         agent.take(events.Transacted(name=txn.name, succeeded=True))
         agent.view(job)
     assert marked == [KEYS.snapshot(f"step-{step:08}") for step in range(1, 200)]
+
+
+def test_snapshots_that_a_restore_passed_over_push_none_of_the_new_ones_out() -> None:
+    agent = Agent(launch_settings(snapshot_keep=3), slots=1).registered()
+    led = (Restored(number(2), 100),)
+    job = Job().committed(msgspec.structs.replace(commit(2, [W0]), restores=led)).snapshot(100)
+    for step in (140, 150, 160):
+        job.snapshot(step, nodes=("b",))
+    agent.view(job)
+    agent.take(said(W0, entered(2)))
+    marked = []
+    for step in (110, 120, 130):
+        new = msgspec.structs.replace(written(step), generation=number(2))
+        [txn] = of(agent.take(said(W0, new)), actions.Transact)
+        for put in txn.operations:
+            assert isinstance(put, Put)
+            job.put(put.key, put.value)
+            marked += [put.key] if '"superseded":true' in put.value else []
+        agent.take(events.Transacted(name=txn.name, succeeded=True))
+        agent.view(job)
+    assert marked == [KEYS.snapshot("step-00000100")], "three newer ones count"
 
 
 def test_a_new_era_is_shown_the_snapshots_that_the_store_has_forgotten() -> None:

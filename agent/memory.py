@@ -7,6 +7,8 @@ workers do, and nothing else.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from easyscale.agent import benching
+from easyscale.agent.benching import Bench
 from easyscale.agent.settings import Timeouts
 from easyscale.balance import FormerPlan, ProfileRecord, TriedPlan
 from easyscale.model import Assignment, GenerationNumber, Mode, WorkerId
@@ -146,14 +148,6 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """A newcomer that did not say ready: how often in a row, and until when it is left out."""
-
-    times: int
-    until_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Memory:
     """All times are the leader's own clock, seconds."""
 
@@ -243,15 +237,7 @@ def observe(
     if base is not None and view.is_entered(base):
         memory = replace(memory, entered=base.generation)
     memory = _notice_attempt(memory, view, now)
-    if memory.benched:
-        said = {worker for ready in view.ready.values() for worker in ready}
-        kept = {
-            worker: bench
-            for worker, bench in memory.benched.items()
-            if worker not in said and not view.ended(worker)
-        }
-        memory = replace(memory, benched=kept)
-    return _notice_reports(memory, view, now)
+    return benching.follow(_notice_reports(memory, view, now), view, now, timeouts)
 
 
 def _notice_mass_expiry(

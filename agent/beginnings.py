@@ -119,15 +119,7 @@ def _offered_spec(at: Standpoint, lost: Commit) -> JobSpec | None:
 
 def _newest_offer(at: Standpoint) -> Commit | None:
     """The newest commit that a registered agent knows and the store does not."""
-    head = at.view.head
-    known = GenerationNumber(head.era, head.committed) if head else GenerationNumber(0, 0)
-    offers = [
-        node.record.commit
-        for node in at.view.nodes.values()
-        if node.record.commit is not None and node.record.commit.members
-    ]
-    newest = max(offers, key=lambda commit: commit.generation, default=None)
-    return newest if newest is not None and newest.generation > known else None
+    return max(at.view.forgotten, key=lambda commit: commit.generation, default=None)
 
 
 def _era_above(at: Standpoint, era: int) -> int:

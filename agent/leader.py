@@ -92,7 +92,7 @@ def _obey_fence(at: Standpoint, memory: Memory) -> Verdict | None:
             continue
         agents = {
             Incarnation(worker.node, worker.incarnation)
-            for commit in at.view.open
+            for commit in (*at.view.open, *at.view.forgotten)
             for worker in commit.workers
             if wish.node == worker.node and not at.view.ended(worker)
         }

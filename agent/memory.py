@@ -218,14 +218,9 @@ def observe(
     present = frozenset(node.incarnation for node in view.nodes.values())
     expected = {
         Incarnation(worker.node, worker.incarnation)
-        for commit in view.open
+        for commit in (*view.open, *view.forgotten)
         for worker in commit.workers
         if not view.ended(worker)
-    } | {
-        Incarnation(worker.node, worker.incarnation)
-        for node in view.nodes.values()
-        if view.head is None and node.record.commit is not None
-        for worker in node.record.commit.workers
     }
     missing = {agent: memory.missing.get(agent, now) for agent in expected - present}
     memory = _notice_mass_expiry(memory, view, now, gone=memory.present - present, t=timeouts)

@@ -121,6 +121,14 @@ class JobView:
         first = max(since, default=GenerationNumber(0, 0))
         return tuple(self.commits[g] for g in sorted(self.commits) if g >= first)
 
+    @cached_property
+    def forgotten(self) -> tuple[Commit, ...]:
+        """What registered agents know and the store has lost: generations newer than its head."""
+        head = self.head
+        known = GenerationNumber(head.era, head.committed) if head else GenerationNumber(0, 0)
+        offers = (node.record.commit for node in self.nodes.values())
+        return tuple(c for c in offers if c is not None and c.members and c.generation > known)
+
     def is_entered(self, commit: Commit) -> bool:
         """All members said that they formed it. A pause is never entered by anybody."""
         entered = self.entries.get(commit.generation, {})

@@ -8,7 +8,7 @@ from easyscale.agent.leader import decide
 from easyscale.agent.memory import Memory
 from easyscale.agent.settings import LaunchSettings
 from easyscale.agent.verdicts import Standpoint, Verdict
-from easyscale.model import JobState, Mode, Outcome, Readiness, WorkerFailure, WorkerId
+from easyscale.model import Ending, JobState, Mode, Outcome, Readiness, WorkerFailure, WorkerId
 from easyscale.rendezvous.agreement import (
     CommitAtOnce,
     CommitPlan,
@@ -17,8 +17,10 @@ from easyscale.rendezvous.agreement import (
     GiveUp,
     Propose,
     Tidy,
+    transaction,
 )
 from easyscale.rendezvous.keys import Incarnation
+from easyscale.rendezvous.store import Put
 from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, number, worker
 
 A, B, C, D = (worker(name) for name in "abcd")
@@ -189,6 +191,34 @@ def test_a_store_that_lost_acknowledged_writes_counts_as_empty() -> None:
     decision = ask(job).decision
     assert isinstance(decision, CommitAtOnce)
     assert decision.commit.generation == number("2.1")
+
+
+def test_of_an_offered_generation_an_operators_word_is_proof_too() -> None:
+    settings = launch_settings(takeover_after_s=None)
+    known = commit(7, [A, B])
+    job = Job().leads().node("a", "in_use", offers=known, formed=number(7)).entered(known, A)
+    job.wish("fence", "b")
+    fences = ask(job, settings=settings).decision
+    assert fences == Fence((Incarnation("b", B.incarnation),), "ann", ("fence-b",))
+    written = transaction(fences, job.view(), keys=KEYS, token=1).operations[0]
+    assert isinstance(written, Put)
+    job.put(written.key, written.value).drop(KEYS.wish("fence-b"))
+    assert members(ask(job, settings=settings)) == (A,)
+
+
+def test_in_a_store_that_strangers_filled_first_who_never_offers_is_taken_over_in_time() -> None:
+    known = commit(7, [A, B])
+    job = Job().leads().committed(commit(1, [C])).node("c", "in_use")
+    job.node("a", "in_use", offers=known, formed=number(7)).entered(known, A)
+    first = ask(job, now=100.0)
+    assert first.decision is None
+    assert first.reason.startswith("the store came back without gen 7: waits for b/cpu:0")
+    assert first.wake_s == pytest.approx(160.0)
+    # Two groups could still run: that one of them ended is for a person to say.
+    later = ask(job, now=160.0, memory=first.memory)
+    assert later.reason == "gen 1 could still run: waits for c/cpu:0 or proof that it ended"
+    job.put(KEYS.gone_agent("c", C.incarnation), Ending(how="fenced by ann")).drop(KEYS.node("c"))
+    assert members(ask(job, now=161.0, memory=later.memory)) == (A,)
 
 
 # --- losses ------------------------------------------------------------------------------------

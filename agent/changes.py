@@ -123,7 +123,7 @@ def _draw(scene: Scene) -> tuple[Plan | None, str]:
     if ask.absent:
         return None, f"{words.places(ask.absent)} cannot say ready: its agent has no lease"
     if probing.is_under_way(scene):
-        return None, "measures a slot that was slow"
+        return None, "measures how fast a slot is"
     drawn, idle = rebalancing.rebalance(scene)
     return drawn or probing.probe(scene), waits or _left_waiting(scene) or idle
 

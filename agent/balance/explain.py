@@ -45,7 +45,7 @@ from easyscale.rendezvous.view import JobView
 #: While a plan stands to measure something, no better one is taken.
 _MEASURES = {
     Occasion.PROFILE: "a profile measures the slots of this plan",
-    Occasion.PROBE: "this plan measures a slot that was slow",
+    Occasion.PROBE: "this plan measures how fast a slot is",
 }
 
 

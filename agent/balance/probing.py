@@ -1,11 +1,17 @@
 """Slots that were emptied are looked at again now and then: one rank for a few steps. Pure.
 
+So is, once, a slot that waits on a machine of which nothing was measured: it may be faster than its
+kind, or than another kind that trains. If it is, the others there are looked at as well.
+
 The first look is due when the slot would have brought as much meanwhile as the look costs: it may
 just have stalled. Who stays slow is looked at ever more seldom, who is of no use not at all.
 """
 
+from collections import defaultdict
 from dataclasses import replace
+from statistics import median_low
 
+from easyscale.agent import drafts
 from easyscale.agent.balance import planner, profile
 from easyscale.agent.balance.planner import Layout, Place
 from easyscale.agent.balance.scene import Scene
@@ -29,8 +35,10 @@ def follow(scene: Scene) -> Memory:
     for worker in scene.ask.stay:
         known = memory.probes.get(worker)
         if present[worker]:
+            is_look = worker in memory.slow or scene.base.occasion is Occasion.PROBE
             if known is not None and known.began is None:
-                probes[worker] = replace(known, began=memory.position, began_s=scene.now)
+                if is_look:  # else it came for another reason, and was never measured
+                    probes[worker] = replace(known, began=memory.position, began_s=scene.now)
             elif known is not None and (_is_under_way(worker, scene) or worker in memory.slow):
                 probes[worker] = known  # it may be emptied again: the wait goes on doubling
         elif worker in memory.slow:
@@ -38,7 +46,38 @@ def follow(scene: Scene) -> Memory:
             looks = known.looks + 1 if known is not None else 0
             fresh = Probe(since=memory.position, looks=looks)
             probes[worker] = known if rests and known is not None else fresh
+    # Of them, one at a time; each look has its own share of the steps.
+    at_it = [w for w in memory.probes if w not in memory.slow and _is_under_way(w, scene)]
+    for worker in _unknown(scene):
+        known = memory.probes.get(worker)
+        probes[worker] = known if known is not None and not at_it else Probe(memory.position)
     return replace(memory, probes=probes)
+
+
+def _unknown(scene: Scene) -> list[WorkerId]:
+    """Who waits, was never measured, and may be faster than it is believed to be."""
+    view, slots, doubts = scene.view, drafts.slots_of(scene.view), scene.memory.doubts
+    fresh = [w for w in scene.fresh if not slots[w].rank_s and w not in doubts]
+    if not fresh or not profile.are_measured(slots[w] for w in scene.holding if w in slots):
+        return []
+    hosts = {name: node.record.host for name, node in view.nodes.items()}
+    there: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for worker, slot in slots.items():
+        if slot.rank_s:
+            there[hosts[worker.node], slot.kind].append(scene.times[worker])
+    where = {(hosts[worker.node], slots[worker].kind) for worker in fresh}
+    # Nothing of its kind was measured on its machine, or what was would be worth a move.
+    useful = {each for each in where if each not in there or _pays(median_low(there[each]), scene)}
+    most = drafts.bounds(view, [*scene.ask.stay, *fresh])
+    return [w for w in fresh if (hosts[w.node], slots[w].kind) in useful and most.get(w, 1)]
+
+
+def _pays(taken: int, scene: Scene) -> bool:
+    """One more slot that is so fast would be worth a move."""
+    places = [Place(worker, scene.times.get(worker, 1)) for worker in scene.ask.stay]
+    n = sum(len(held) for held in scene.present.values())
+    least = planner.least_step([*places, Place(scene.fresh[0], taken)], n)
+    return scene.step_now - least >= scene.settings.balance.least_gain * scene.step_now
 
 
 def is_under_way(scene: Scene) -> bool:
@@ -88,12 +127,19 @@ def probe(scene: Scene) -> Plan | None:
     given = present[giver][-1]
     ranks = {**present, giver: present[giver][:-1], slot: (given,)}
     layout = Layout({w: held for w, held in ranks.items() if held}, scene.step_now, (given,), "")
-    reason = f"{slot.place} is given rank {given} for some steps, to see how fast it is now"
+    how = "how fast it is now" if slot in present else "how fast it is"
+    reason = f"{slot.place} is given rank {given} for some steps, to see {how}"
     return scene.draft(layout, reason=reason, occasion=Occasion.PROBE)
 
 
 def _is_due(worker: WorkerId, scene: Scene) -> bool:
     known = scene.memory.probes[worker]
+    if known.began is None and worker in scene.fresh:
+        rest = _rest_of_unknown(scene)
+        progress = scene.view.progress
+        left = progress.steps - progress.step if progress and progress.steps is not None else rest
+        rested = scene.memory.position - known.since
+        return scene.memory.trial is None and rested >= rest and left >= rest
     if known.began is not None or worker not in scene.present or scene.present[worker]:
         return False
     rested = scene.memory.position - known.since
@@ -112,6 +158,13 @@ def _rest(worker: WorkerId, looks: int, scene: Scene) -> float:
         return steps * beyond / max(gain, balance.probe_share)
     first = max(2 * _LEAST_REST, steps * beyond / balance.probe_share)
     return min(2.0 ** (looks - 1), _MOST_PATIENCE) * first
+
+
+def _rest_of_unknown(scene: Scene) -> float:
+    """So many steps that joining and looking is its share of them."""
+    balance = scene.settings.balance
+    pause = balance.join_pause_s / profile.seconds(max(1, scene.step_now))
+    return max(_LEAST_REST, (pause + balance.probe_steps) / balance.probe_share)
 
 
 def _gain(worker: WorkerId, scene: Scene) -> float:

@@ -62,7 +62,8 @@ class Scene:
             self.view, workers, present=self.present, doubts=self.memory.doubts
         )
         waiting = swings.waiting(self.memory, self.settings.balance)
-        return [_no_more(place) if place.worker in waiting else place for place in places]
+        slow = {worker: self.memory.swings[worker].slow_s for worker in waiting}
+        return [_as_slow(p, slow[p.worker]) if p.worker in slow else p for p in places]
 
     @cached_property
     def measured_step(self) -> int | None:
@@ -194,6 +195,6 @@ class Scene:
         )
 
 
-def _no_more(place: Place) -> Place:
-    held = len(place.ranks)
-    return replace(place, most=held if place.most is None else min(held, place.most))
+def _as_slow(place: Place, slow_s: float) -> Place:
+    """It is given what it can do even when it is slow."""
+    return replace(place, micro_step=max(place.micro_step, profile.nanoseconds(slow_s)))

@@ -35,7 +35,7 @@ def note(plan: Plan, view: JobView, memory: Memory, balance: Balance) -> Memory:
         if change < 0 and taken_s > (1 + balance.other_speed) * best_s:
             times = known.times + known.is_back if known is not None else 0
             swings[worker] = Swing(times=times, slow_s=taken_s, until=until)
-        elif change > 0 and known is not None:
+        elif change > 0 and known is not None and _is_well(taken_s, known, balance):
             swings[worker] = replace(known, is_back=True, since=None, until=until)
     return replace(memory, swings=swings)
 
@@ -48,7 +48,7 @@ def follow(view: JobView, memory: Memory, balance: Balance) -> Memory:
     for worker, swing in memory.swings.items():
         if memory.position >= swing.until or worker not in taken:
             continue
-        is_well = taken[worker] * (1 + balance.other_speed) < swing.slow_s
+        is_well = _is_well(taken[worker], swing, balance)
         if is_well and swing.since is None:
             swings[worker] = replace(swing, since=memory.position)
         elif not is_well and swing.since is not None:
@@ -56,6 +56,11 @@ def follow(view: JobView, memory: Memory, balance: Balance) -> Memory:
         else:
             swings[worker] = swing
     return memory if swings == memory.swings else replace(memory, swings=swings)
+
+
+def _is_well(taken_s: float, swing: Swing, balance: Balance) -> bool:
+    """Ranks that it gets while it is still slow are given for the sake of another slot."""
+    return taken_s * (1 + balance.other_speed) < swing.slow_s
 
 
 def waiting(memory: Memory, balance: Balance) -> frozenset[WorkerId]:

@@ -46,3 +46,17 @@ def test_it_is_looked_at_once_it_is_needed_again() -> None:
     race.until((0, 1, 1), within=15)
     race.run(150 - race.step)
     race.until((1, 1, 0), within=60)
+
+
+def test_who_waits_on_an_unknown_machine_is_looked_at_once_and_used_if_it_is_faster() -> None:
+    race = Race([steady(0.2), steady(0.2), steady(0.02), steady(0.02)], 2, on_b=2)
+    race.until((0, 0, 2, 0), within=250)
+    race.until((0, 0, 1, 1), within=500)
+
+
+def test_one_that_is_no_faster_is_looked_at_once() -> None:
+    race = Race([steady(0.2), steady(0.2), steady(0.2), steady(0.2)], 2, on_b=2)
+    race.run(700)
+    looked = [each for each in race.told("joined") if "to see how fast" in each.reason]
+    assert {each.reason for each in looked} == {looked[0].reason}
+    assert race.moves <= 2

@@ -91,6 +91,34 @@ def test_while_one_waits_another_that_turns_slow_loses_its_ranks_as_fast_as_ever
     assert race.counts[1] < 3
 
 
+def steps(*since: tuple[int, float]) -> Slot:
+    """A micro-step takes so long from each of these steps on."""
+    return Slot(lambda step: next(s for first, s in reversed(since) if step >= first))
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("slots", "until"),
+    [
+        # One is slow for good; the other one by turns, and then for good.
+        ([steps((0, 0.1), (100, 0.8), (160, 0.1), (300, 0.8)), steps((0, 0.1), (30, 0.2))], 320),
+        # One swings and waits, slow just then; another one becomes hopeless.
+        (
+            [
+                steps((0, 0.1), (330, 2.0)),
+                steps((0, 0.1), (20, 0.2)),
+                in_turns(40, 70, 110, 140, 230, 260),
+            ],
+            350,
+        ),
+    ],
+)
+def test_ranks_leave_a_slow_slot_at_once_for_one_that_waits(slots: list[Slot], until: int) -> None:
+    race = Race(slots, 12)
+    race.run(until)
+    assert race.mean_s(5) < 1.1 * 2.01, "not what the hopeless one takes"
+
+
 # --- what is remembered ------------------------------------------------------------------------
 
 
@@ -139,6 +167,12 @@ def test_each_return_in_vain_makes_the_next_one_wait_longer_up_to_a_bound() -> N
     assert memory.swings[B].times == 1
     assert waiting(memory, BALANCE) == {B}
     assert left(50, came_back(40, memory)).swings[B].times == 2
+
+
+def test_who_is_given_ranks_while_it_is_slow_has_not_come_back() -> None:
+    given = note(plan_of(4), seen(0.4), replace(left(10), position=20), BALANCE)
+    assert not given.swings[B].is_back
+    assert left(30, given).swings[B].times == 0
 
 
 def test_whoever_gives_or_takes_ranks_for_another_s_sake_does_not_swing() -> None:

@@ -21,6 +21,7 @@ from easyscale.model import (
     JobSpec,
     JobState,
     LogicalRank,
+    Member,
     Mode,
     Outcome,
     SnapshotRecord,
@@ -155,6 +156,14 @@ def restore(at: Standpoint, memory: Memory, *, era: int | None = None) -> Verdic
         number = GenerationNumber(head.era, head.planned + 1)
     members = [slot.worker for slot in gathered.slots if slot.worker is not None]
     choice = holding.choose(at, memory, nodes={worker.node for worker in members})
+    if isinstance(choice, Verdict) and choice.decision is None:
+        return choice
+    if not at.is_new_start:
+        # No job is ended, and no step given up, while others may hold newer state.
+        unnamed = tuple(Member(worker, "", ()) for worker in members)
+        drawn = Commit(generation=number, mode=Mode.RESTORE, members=unnamed, main=None, reason="")
+        if (refused := _refusal(drawn, at, memory)) is not None:
+            return refused
     if isinstance(choice, Verdict):
         return choice
     start = Start(
@@ -234,10 +243,8 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
         else None
     )
     commit = drafts.commit_of(plan, view, snapshot=reference)
-    refused = objection(commit, view, silent=at.silent(memory))
-    if refused is not None:
-        waiting = at.waiting_for_proof(memory)
-        return Verdict(None, refused, memory, at.takeover_at(memory), waiting)
+    if (refused := _refusal(commit, at, memory)) is not None:
+        return refused
     decision = CommitAtOnce(
         commit,
         spec=_fixed_spec(at, start),
@@ -246,6 +253,15 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
     )
     memory = replace(memory, gathering_s=None, complete_s=None, wanted=None)
     return Verdict(decision, f"{start.generation.label} {start.mode}: {plan.reason}", memory)
+
+
+def _refusal(commit: Commit, at: Standpoint, memory: Memory) -> Verdict | None:
+    """What speaks against it by the rules of the agreement, and who is waited for."""
+    refused = objection(commit, at.view, silent=at.silent(memory))
+    if refused is None:
+        return None
+    waiting = at.waiting_for_proof(memory)
+    return Verdict(None, refused, memory, at.takeover_at(memory), waiting)
 
 
 def _wait_for_room(

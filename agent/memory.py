@@ -231,6 +231,9 @@ def observe(
     base = view.base
     if base is not None and view.is_entered(base):
         memory = replace(memory, entered=base.generation)
+    if base is not None and any(view.is_present(w) and view.holds_state(w) for w in base.workers):
+        # The job runs: a wait from when its agents were away counts for nothing any more.
+        memory = replace(memory, gathering_s=None, complete_s=None)
     memory = _notice_attempt(memory, view, now)
     return benching.follow(_notice_reports(memory, view, now), view, now, timeouts)
 

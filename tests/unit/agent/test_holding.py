@@ -120,6 +120,46 @@ def test_without_a_takeover_no_step_is_given_up() -> None:
     assert verdict.waiting.limit_s is None
 
 
+def away(job: Job, made: Commit) -> Job:
+    """The lease of node a is lost, and its keys with it; its worker may train on."""
+    return job.drop(KEYS.node("a")).drop(KEYS.entry(made.generation, A))
+
+
+def test_a_wait_for_nodes_that_came_back_counts_for_nothing_when_they_are_away_again() -> None:
+    made = commit(1, [A])
+    job = Job().leads().committed(made).node("a", "in_use", folder="A", formed=number(1))
+    job.snapshot(30, folder="A").snapshot(25, folder="C", nodes=("c",)).node("c", folder="C")
+    memory = ask(job, now=100.0).memory
+    memory = ask(away(job, made), now=101.0, memory=memory).memory
+    verdict = ask(job, now=120.0, memory=memory)
+    assert verdict.reason == APART
+    job.node("a", "in_use", folder="A", formed=number(1)).entered(made, A)
+    memory = ask(job, now=121.0, memory=verdict.memory).memory
+    assert (memory.gathering_s, memory.complete_s) == (None, None)
+    first = ask(away(job, made), now=3600.0, memory=memory)
+    for now in (3601.0, 3660.0, 4199.0):
+        verdict = ask(job, now=now, memory=first.memory)
+        assert (verdict.decision, verdict.reason) == (None, APART)
+    late = restored(ask(job, now=4200.0, memory=first.memory))
+    assert late.snapshot is not None
+    assert late.snapshot.step == 25
+
+
+@pytest.mark.parametrize("reason", ["", "its bytes differ"])
+def test_no_job_ends_for_its_snapshots_while_a_silent_node_may_hold_newer_state(
+    reason: str,
+) -> None:
+    job = Job().leads().committed(commit(1, [A])).node("b", folder="B")
+    job.snapshot(30, folder="A", rejected=reason)
+    alone = launch_settings()
+    first = ask(job, now=100.0, settings=alone)
+    verdict = ask(job, now=159.0, memory=first.memory, settings=alone)
+    assert verdict.decision is None
+    assert verdict.reason == "gen 1 could still run: waits for a/cpu:0 or proof that it ended"
+    assert verdict.wake_s == pytest.approx(160.0)
+    assert isinstance(ask(job, now=160.0, memory=verdict.memory, settings=alone).decision, End)
+
+
 def test_where_nobody_else_can_come_nothing_is_waited_for() -> None:
     verdict = after(killed().node("b", folder="B"), 1.0, settings=launch_settings())
     assert isinstance(verdict.decision, End)

@@ -91,6 +91,16 @@ def test_a_job_that_nobody_can_come_to_ends_with_what_ran_out_and_what_fits() ->
     assert (outcome.cause.blames, outcome.cause.failure) == ("memory", ran_out())
 
 
+def test_for_want_of_memory_no_job_ends_while_a_silent_node_may_train_on() -> None:
+    job = started(a=range(8), b=range(8, 16)).node("a", "standby", spawn=2).drop(KEYS.node("b"))
+    job.gone(A, ranks=tuple(range(16)), failure=ran_out())
+    job.committed(commit(2, {B: range(16)}))
+    first = ask(job, now=100.0)
+    assert first.decision is None
+    assert first.reason == "gen 2 could still run: waits for b/cpu:0 or proof that it ended"
+    assert isinstance(ask(job, now=160.0, memory=first.memory).decision, End)
+
+
 def test_a_slot_of_the_same_node_that_still_starts_is_waited_for_a_moment() -> None:
     job = alone_on_one_slot().node("b", "starting")
     first = ask(job, now=100.0)

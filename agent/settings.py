@@ -37,7 +37,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     script_end_s: float = 60.0
     #: An exchange breaks this much later than a hung worker is killed.
     exchange_margin_s: float = 5.0
-    #: Least time to form a group; the runtime adds what the state's size asks for.
+    #: A group does not form, or a state does not arrive, when nothing moves for this long. The time
+    #: to make and to send a large state does not count: its source shows that it is at it.
     forming_timeout_s: float = 10.0
     #: After a broken report the exit that explains it usually follows; it saves a generation.
     report_window_s: float = 0.03

@@ -25,6 +25,9 @@ MAX_FRAME_BYTES = 64 << 20
 #: How often a blocked read looks at the interrupt.
 POLL_S = 0.02
 _LENGTH_BYTES = 4
+#: What stands before the chunks of a state: it is being made, any number of times; here it is.
+MAKING = b"making"
+HERE = b"here"
 #: Frames up to this size go out in one call.
 _SMALL_BYTES = 1 << 16
 
@@ -266,13 +269,18 @@ def fetch_state(
     """Yield the chunks of another worker's state, in the sizes they were given there.
 
     Nothing may be applied before the iterator ends by itself: only then is the digest checked.
-    `timeout_s` bounds a silence, not the transfer.
+    `timeout_s` bounds a silence, not the transfer; while the state is made there, its source says
+    so again and again.
     """
     hello = Hello(token=token, worker=worker, kind=Kind.STATE, request=request)
     digest = hashlib.blake2b(digest_size=32)
     wire = None
     try:
         wire = dial(address, hello, timeout_s=timeout_s)
+        while (word := wire.receive(timeout_s=timeout_s, interrupt=interrupt)) == MAKING:
+            pass
+        if word != HERE:
+            raise StateIncomplete(f"what {address} sends is no state")
         while chunk := wire.receive(timeout_s=timeout_s, interrupt=interrupt):
             digest.update(chunk)
             yield chunk

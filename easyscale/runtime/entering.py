@@ -4,7 +4,8 @@ Every part may break and be repeated in a newer generation; nothing here decides
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -14,6 +15,7 @@ import msgspec
 from easyscale.errors import GenerationBroken, ScriptError, SnapshotDamaged
 from easyscale.messages import SnapshotRejected
 from easyscale.model import Commit, GenerationNumber, Mode, Span
+from easyscale.pulse import Phase
 from easyscale.runtime import tree
 from easyscale.runtime.buckets import TensorLayout
 from easyscale.runtime.channel import ask, ask_layout, fetch_state
@@ -50,6 +52,10 @@ if TYPE_CHECKING:
 
 #: No wait here ends by the clock alone: Patience asks the others first.
 NO_LIMIT_S = 7 * 24 * 3600.0
+
+#: How often a joiner is told that its state is still being made, and for how long at most.
+SIGN_INTERVAL_S = 1.0
+MAKING_MOST_S = 600.0
 
 NONE_FORMED = GenerationNumber(0, 0)
 
@@ -100,22 +106,48 @@ class Standing:
 class StateShelf:
     """States that listener threads hand to joiners: bytes only, made by the main thread."""
 
+    #: How long one may be asked for before the main thread begins to make it.
     timeout_s: float
     _chunks: dict[str, list[bytes]] = field(default_factory=dict)
+    _making: str | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def put(self, request: str, chunks: Iterable[bytes]) -> None:
-        """Offer a state under its generation; the ones before are given up."""
-        made = list(chunks)
-        with self._changed:
-            self._chunks = {request: made}
-            self._changed.notify_all()
+        """Make a state, and offer it under its generation; the ones before are given up.
 
-    def get(self, request: str) -> list[bytes] | None:
-        """Wait for the main thread to put it there: a joiner may ask before the layout is known."""
+        Who asks meanwhile is told that it is being made: a large one takes longer than any
+        silence that a joiner stands.
+        """
+        made: dict[str, list[bytes]] = {}
         with self._changed:
-            self._changed.wait_for(lambda: request in self._chunks, self.timeout_s)
-            return self._chunks.get(request)
+            self._chunks, self._making = {}, request
+            self._changed.notify_all()
+        try:
+            made = {request: list(chunks)}
+        finally:
+            with self._changed:
+                self._chunks, self._making = made, None
+                self._changed.notify_all()
+
+    def get(self, request: str) -> Iterator[bytes | None]:
+        """Yield None from time to time while it is made, then it; LookupError where none comes.
+
+        A joiner may ask before the layout is known here.
+        """
+        began_s = time.monotonic()
+        self._await(request, self.timeout_s)
+        while self._making == request and time.monotonic() - began_s < MAKING_MOST_S:
+            yield None
+            with self._changed:
+                interval_s = min(SIGN_INTERVAL_S, self.timeout_s / 4)
+                self._changed.wait_for(lambda: self._making != request, interval_s)
+        yield from self._chunks[request]
+
+    def _await(self, request: str, timeout_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: request in self._chunks or self._making == request, timeout_s
+            )
 
 
 @dataclass(slots=True)
@@ -324,7 +356,7 @@ class Entering:
         me, standing = membership.rank, self.standing
         request = f"{membership.generation} {membership.commit.digest}"
         if layout.state_to and me == layout.state_from:
-            self.shelf.put(request, self.boundary_state().chunks())
+            self._make_state(membership, request)
         if me in layout.state_to:
             self._fetch_state(membership, layout.state_from, request, wait)
         elif me in layout.record_to:
@@ -338,6 +370,23 @@ class Entering:
             exchange.serve_record(standing.record, layout.record_to, wait=wait)
         standing.formed = membership.generation
         return Share(layout.position, layout.compute[me], layout.spans)
+
+    def _make_state(self, membership: Membership, request: str) -> None:
+        """Put the state on the shelf; peers that ask are told that this process does not wait.
+
+        That takes seconds for each gigabyte. To the agent it is what a snapshot is: long, and hung
+        only after minutes.
+        """
+        place, pulse = self.training.place, self.session.pulse
+        self.waits_for("")
+        pulse.beat(Phase.SNAPSHOT, position=place.position, step=place.step)
+        self.shelf.put(request, self._boundary_chunks())
+        pulse.beat(Phase.FORMING, position=place.position, step=place.step)
+        self.waits_for(f"forming {membership.generation}")
+
+    def _boundary_chunks(self) -> Iterator[bytes]:
+        """As asked for: to copy the state from its device is a part of making it."""
+        yield from self.boundary_state().chunks()
 
     def _adopt(self, record: Record) -> None:
         """Take the result that this process was one behind of."""

@@ -20,6 +20,8 @@ import msgspec
 from easyscale.errors import FormatError
 from easyscale.model import GenerationNumber, WorkerId, decode
 from easyscale.runtime.channel import (
+    HERE,
+    MAKING,
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
     Do,
@@ -112,8 +114,9 @@ class Answers:
 
     #: JSON for `ask`: the newest commit known, the position, what the worker waits for.
     know: Callable[[], str]
-    #: Chunks of the state for a request, None when there is none to give.
-    state: Callable[[str], Iterable[bytes | memoryview] | None]
+    #: Chunks of the state for a request, before them None from time to time while it is made.
+    #: None in place of all, or a LookupError, where there is none to give.
+    state: Callable[[str], Iterable[bytes | memoryview | None] | None]
     #: A peer told us of this commit record (JSON).
     heard: Callable[[str], None]
     #: The layout of what the script has registered; empty where nobody is to be told.
@@ -221,7 +224,14 @@ class Listener:
         if chunks is None:
             return
         digest = hashlib.blake2b(digest_size=32)
+        is_here = False
         for chunk in chunks:
+            if chunk is None:
+                wire.send(MAKING, timeout_s=SEND_TIMEOUT_S)
+                continue
+            if not is_here:
+                wire.send(HERE, timeout_s=SEND_TIMEOUT_S)
+                is_here = True
             view = memoryview(chunk).cast("B")
             # An empty frame is the end of the stream.
             for start in range(0, len(view), MAX_FRAME_BYTES):

@@ -61,6 +61,22 @@ def test_a_newcomer_takes_the_state_from_a_member(crew: Crew, reference: str) ->
     assert crew.finished(a, b, late) == {reference}
 
 
+def test_a_newcomer_waits_for_a_state_that_takes_long_to_make(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    # Whoever waits asks the others every 2 s, and gives up when nothing has moved for 1 s.
+    script = SCRIPT.with_name("large.py")
+    with Crew(zygote, tmp_path, script, "4.5", "pause=0.002", forming_timeout_s=1.0) as crew:
+        (a,) = start(crew, 1)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(8)}))
+        crew.at_step(3, a)
+        late = crew.start("late")
+        crew.registered(late)
+        crew.entered(crew.commit(Mode.BOUNDARY, {0: range(4), 1: range(4, 8)}))
+        assert crew.finished(a, late) == {reference}
+        assert not [hand for hand in (a, late) if hand.all(messages.Broken)]
+
+
 def test_a_rebalance_keeps_the_group(crew: Crew, reference: str) -> None:
     a, b = start(crew, 2)
     crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))

@@ -3,7 +3,8 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from easyscale.errors import GenerationBroken
 from easyscale.model import GenerationNumber, WorkerId, encode
 from easyscale.runtime.channel import (
+    HERE,
     MAX_FRAME_BYTES,
     Hello,
     Kind,
@@ -24,6 +26,7 @@ from easyscale.runtime.channel import (
     join_address,
     split_address,
 )
+from easyscale.runtime.entering import StateShelf
 from easyscale.runtime.listener import Answers, Listener
 from tests.support import members
 from tests.support.callers import hear_out
@@ -177,7 +180,7 @@ def test_a_state_stream_with_another_digest_is_an_error() -> None:
             connection, _ = server.accept()
             with connection:
                 connection.recv(1 << 16)
-                frames = (b"data", b"", b"\0" * 32)
+                frames = (HERE, b"data", b"", b"\0" * 32)
                 connection.sendall(b"".join(len(one).to_bytes(4) + one for one in frames))
                 connection.recv(1)
 
@@ -188,6 +191,72 @@ def test_a_state_stream_with_another_digest_is_an_error() -> None:
                 fetch_state(address, token="", worker=members.worker(0), request="", timeout_s=5.0)
             )
         thread.join()
+
+
+def made_slowly(seconds: float) -> Iterator[bytes]:
+    time.sleep(seconds)
+    yield b"state"
+
+
+def fetch_slow(
+    state: Callable[[str], Iterator[bytes | None]], *, silence_s: float = 0.3
+) -> tuple[bytes, float]:
+    """Fetch with a limit of 0.3 s; returns what came and how long that took."""
+    answers = Answers(know=lambda: "{}", state=state, heard=lambda _: None)
+    opened = members.listen(0, answers)
+    began_s = time.monotonic()
+    try:
+        chunks = fetch_state(
+            opened.address,
+            token=members.TOKEN,
+            worker=members.worker(1),
+            request="g",
+            timeout_s=silence_s,
+            interrupt=lambda: None,
+        )
+        return b"".join(chunks), time.monotonic() - began_s
+    finally:
+        opened.close()
+
+
+def test_a_state_that_takes_longer_to_make_than_a_joiner_stands_silence_arrives() -> None:
+    shelf = StateShelf(timeout_s=0.3)
+    threading.Thread(target=shelf.put, args=("g", made_slowly(1.0)), daemon=True).start()
+    came, seconds = fetch_slow(shelf.get)
+    assert came == b"state"
+    assert seconds > 0.6
+
+
+def test_one_that_is_made_without_a_sign_does_not() -> None:
+    with pytest.raises(StateIncomplete, match="timed out"):
+        fetch_slow(lambda _: made_slowly(1.0))
+
+
+def test_a_state_that_nobody_begins_to_make_is_refused_in_time() -> None:
+    with pytest.raises(StateIncomplete, match="closed the connection"):
+        fetch_slow(StateShelf(timeout_s=0.2).get, silence_s=5.0)
+
+
+def test_a_state_whose_making_fails_is_refused_at_once() -> None:
+    def failing() -> Iterator[bytes]:
+        yield from made_slowly(0.2)
+        raise GenerationBroken("no boundary to serve")
+
+    shelf = StateShelf(timeout_s=60.0)
+    failed: list[GenerationBroken] = []
+
+    def make() -> None:
+        try:
+            shelf.put("g", failing())
+        except GenerationBroken as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    with pytest.raises(StateIncomplete, match="closed the connection"):
+        fetch_slow(shelf.get, silence_s=20.0)
+    thread.join()
+    assert len(failed) == 1
 
 
 def test_reading_a_silent_peer_ends_by_the_interrupt() -> None:

@@ -31,6 +31,8 @@ _TOGETHER = frozenset({Pulse.EXCHANGE, Pulse.FORMING, Pulse.BROKEN})
 #: A worker in one of these reacts to a commit of mode now at once.
 _WAITS = frozenset({Pulse.WAITING, Pulse.EXCHANGE, Pulse.BROKEN})
 _OUTSIDE = frozenset({Pulse.STARTING, Pulse.OUTER_BODY, Pulse.EVALUATION, Pulse.SNAPSHOT})
+#: Here a worker that a signal holds is judged by that alone; elsewhere others have to wait for it.
+_HELD = _OUTSIDE | {Pulse.WAITING, Pulse.FINISHED, Pulse.FORMING, Pulse.BROKEN}
 
 
 def take_beats(turn: Turn, beats: Mapping[WorkerId, Beat], monotonic_s: float) -> None:
@@ -148,14 +150,16 @@ def _hung(state: State, worker: OwnWorker, beat: Beat, now: float, monotonic_s: 
         return f"no progress for {silent_s:.3g} s: {worker.id.place}{rank} in step {beat.step:,}"
     if beat.phase is Pulse.FINISHED:
         return _at_script_end(state, worker, now, silent_s)
-    if beat.phase in _OUTSIDE and silent_s >= settings.timeouts.hang_outside_s:
+    # Who forms and polls nothing makes, reads or loads the state: work like any outside the loop.
+    is_outside = beat.phase in _OUTSIDE or (beat.phase is Pulse.FORMING and beat.polled_s is None)
+    if is_outside and silent_s >= settings.timeouts.hang_outside_s:
         return f"no progress for {silent_s:.3g} s: {worker.id.place} in {beat.phase.name.lower()}"
     return ""
 
 
 def _held(state: State, worker: OwnWorker, beat: Beat, monotonic_s: float) -> str:
     """Why it counts as hung where a signal holds it: outside the loop nobody has to wait for it."""
-    if worker.held_s is None or beat.phase not in (*_OUTSIDE, Pulse.WAITING, Pulse.FINISHED):
+    if worker.held_s is None or beat.phase not in _HELD:
         return ""
     held_s = monotonic_s - max(worker.held_s, state.awake_s)
     if held_s < _awake_limit_s(state):

@@ -312,10 +312,32 @@ def held(agent: Agent, phase: Pulse, seconds: int) -> list[WorkerId]:
     return found
 
 
-@pytest.mark.parametrize("phase", (Pulse.WAITING, Pulse.STARTING, Pulse.OUTER_BODY, Pulse.FINISHED))
+@pytest.mark.parametrize(
+    "phase",
+    (
+        Pulse.WAITING,
+        Pulse.STARTING,
+        Pulse.OUTER_BODY,
+        Pulse.FINISHED,
+        Pulse.FORMING,
+        Pulse.BROKEN,
+    ),
+)
 def test_whoever_is_stopped_outside_the_loop_is_hung_by_then(phase: Pulse) -> None:
     assert held(pair(), phase, 9) == []
     assert held(pair(), phase, 10) == [W1]
+
+
+def test_whoever_takes_or_reads_the_state_has_the_long_limit() -> None:
+    agent = pair()
+    agent.now = 700.0
+    healthy = beat(Pulse.OUTER_BODY, since_s=699.0)
+    loads = beat(Pulse.FORMING, since_s=101.0)
+    assert dumped(agent.tick({W0: healthy, W1: loads})) == []
+    waits = beat(Pulse.FORMING, since_s=101.0, polled_s=701.0)
+    agent.now = 701.5
+    assert dumped(agent.tick({W0: healthy, W1: waits})) == []
+    assert dumped(agent.tick({W0: healthy, W1: loads})) == [W1]
 
 
 def test_how_long_it_is_silent_is_counted_from_the_signal_and_not_from_its_wait() -> None:

@@ -109,7 +109,9 @@ class StateShelf:
     #: How long one may be asked for before the main thread begins to make it.
     timeout_s: float
     _chunks: dict[str, list[bytes]] = field(default_factory=dict)
-    _making: str | None = None
+    #: The newest request that was begun: it is here, still being made, or it failed.
+    _begun: str | None = None
+    _is_making: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def put(self, request: str, chunks: Iterable[bytes]) -> None:
@@ -120,13 +122,13 @@ class StateShelf:
         """
         made: dict[str, list[bytes]] = {}
         with self._changed:
-            self._chunks, self._making = {}, request
+            self._chunks, self._begun, self._is_making = {}, request, True
             self._changed.notify_all()
         try:
             made = {request: list(chunks)}
         finally:
             with self._changed:
-                self._chunks, self._making = made, None
+                self._chunks, self._is_making = made, False
                 self._changed.notify_all()
 
     def get(self, request: str) -> Iterator[bytes | None]:
@@ -134,20 +136,18 @@ class StateShelf:
 
         A joiner may ask before the layout is known here.
         """
+        with self._changed:
+            self._changed.wait_for(lambda: self._begun == request, self.timeout_s)
         began_s = time.monotonic()
-        self._await(request, self.timeout_s)
-        while self._making == request and time.monotonic() - began_s < MAKING_MOST_S:
+        while self._makes(request) and time.monotonic() - began_s < MAKING_MOST_S:
             yield None
             with self._changed:
                 interval_s = min(SIGN_INTERVAL_S, self.timeout_s / 4)
-                self._changed.wait_for(lambda: self._making != request, interval_s)
+                self._changed.wait_for(lambda: not self._makes(request), interval_s)
         yield from self._chunks[request]
 
-    def _await(self, request: str, timeout_s: float) -> None:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: request in self._chunks or self._making == request, timeout_s
-            )
+    def _makes(self, request: str) -> bool:
+        return self._is_making and self._begun == request
 
 
 @dataclass(slots=True)

@@ -289,8 +289,9 @@ def _take_spec(turn: Turn, spec: JobSpec) -> None:
         if asked != stands:
             leaving.refuse(turn, f"this launch asks for {asked}, the job has {stands}")
             return
-        idle = (Phase.FORKING, Phase.STARTING, Phase.STANDBY)
-        crew.stop_all(turn, "the job goes on under another token", only=idle)
+        # Also who was told of a commit and has not entered it: nobody would meet it any more.
+        without_state = (Phase.FORKING, Phase.STARTING, Phase.STANDBY, Phase.MEMBER)
+        crew.stop_all(turn, "the job goes on under another token", only=without_state)
         turn.because("takes up the job as those know it who run it")
     turn.set(spec=spec)
 

@@ -740,6 +740,23 @@ def leading() -> Agent:
     return agent
 
 
+def other_word() -> Job:
+    """The job as somebody else has written it into a store that came back empty."""
+    return Job(replace(job_spec(), token="other"))
+
+
+def test_whoever_has_not_entered_is_started_anew_where_the_job_goes_on_by_another_word() -> None:
+    agent = Agent().registered()
+    agent.view(Job().committed(commit(1, [W0, W1]), entered=()))
+    stopped = of(agent.view(other_word()), actions.StopWorker)
+    assert [stop.worker for stop in stopped] == [W0, W1]
+
+
+def test_whoever_has_entered_keeps_the_word_by_which_it_trains() -> None:
+    agent = Agent().running()
+    assert of(agent.view(other_word()), actions.StopWorker) == []
+
+
 def registered_job() -> Job:
     return Job().put(KEYS.leader, "a").node("a", "standby", "standby")
 

@@ -43,17 +43,17 @@ def failures(view: JobView) -> tuple[Failed, ...]:
     """All recorded failures that nothing has outdated, in the order in which they were recorded.
 
     Where a restore had to follow, nobody has survived, though each agent may have thought so of
-    the others. What kept a place from coming in is behind it once a member stands there.
+    the others. What kept a place from coming in is behind it once a worker has come in there.
     """
     base = view.base
     members = base.workers if base is not None else ()
-    stands = {worker.place for worker in members if view.is_present(worker)}
+    came_in = {w.place for w in members if view.is_present(w) and view.holds_state(w)}
     restored = base.generation if base is not None and base.mode is Mode.RESTORE else None
     found = ((worker, view.gone[worker].failure) for worker in view.gone_order)
     return tuple(
         (worker, _as_it_came_out(failure, restored))
         for worker, failure in found
-        if failure is not None and not (failure.generation is None and worker.place in stands)
+        if failure is not None and not (failure.generation is None and worker.place in came_in)
     )
 
 

@@ -246,13 +246,19 @@ def test_a_place_that_gets_no_other_worker_holds_no_round_back() -> None:
     assert rule(*again, on_the_way_in("b", refused=True)).used == 5
 
 
-def recorded(*fell: Failed, mode: Mode = Mode.NOW, members: Iterable[WorkerId] = ()) -> Job:
+def recorded(
+    *fell: Failed,
+    mode: Mode = Mode.NOW,
+    members: Iterable[WorkerId] = (),
+    entered: bool = True,
+) -> Job:
     job = Job()
     for place in ("a", "b"):
         job.node(place)
     for who, failure in fell:
         job.gone(who, failure=failure)
-    return job.committed(commit(5, list(members) or [worker("c")], mode=mode))
+    made = commit(5, list(members) or [worker("c")], mode=mode)
+    return job.committed(made, entered=entered)
 
 
 def test_nobody_has_survived_what_a_restore_had_to_follow() -> None:
@@ -262,8 +268,10 @@ def test_nobody_has_survived_what_a_restore_had_to_follow() -> None:
     assert [failure.survived for _, failure in failures(recorded(*both).view())] == [True, True]
 
 
-def test_what_kept_a_place_from_coming_in_is_behind_it_once_a_member_stands_there() -> None:
+def test_what_kept_a_place_from_coming_in_is_behind_it_once_a_worker_has_come_in() -> None:
     late, other = on_the_way_in("a"), on_the_way_in("b")
     assert failures(recorded(late, other, members=[worker("a", 2)]).view()) == (other,)
+    on_its_way = recorded(late, other, members=[worker("a", 2)], entered=False)
+    assert failures(on_its_way.view()) == (late, other), "else the next one would be the first"
     gone = recorded(late, other, members=[worker("a", 2)]).gone(worker("a", 2))
     assert failures(gone.view()) == (late, other)

@@ -295,14 +295,16 @@ class State(msgspec.Struct, frozen=True):
     @property
     def step(self) -> int:
         """The step of the job, by the freshest word of our own workers or the store."""
-        stored = self.view.progress.step if self.view.progress else 0
-        return max((worker.step for worker in self.workers.values()), default=stored)
+        return max((worker.step for worker in self.workers.values()), default=self._stored_step)
 
     @property
     def job_step(self) -> int:
         """How far the job has come, also while our own workers are on their way in."""
-        stored = self.view.progress.step if self.view.progress else 0
-        return max(stored, self.step)
+        return max(self._stored_step, self.step)
+
+    @property
+    def _stored_step(self) -> int:
+        return self.view.progress.step if self.view.progress else 0
 
 
 class Turn:

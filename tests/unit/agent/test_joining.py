@@ -87,15 +87,16 @@ def test_a_slot_that_is_spare_gets_a_worker_when_another_one_of_its_node_is_slow
     assert {each.spawn for each in race.workers} == {1}, "nobody was started anew"
 
 
-def test_whoever_is_started_on_a_slow_slot_is_believed_to_be_slow_until_it_measures() -> None:
+def slow_at_a() -> tuple[Job, Memory]:
+    """A job whose slot at `a` is known to be slow, and what is remembered of it at step 5."""
     slow = Slowness(0, 0, 0.4, 4.0, "its kind", is_told=True)
-    job = (
-        Job(job_spec(logical_workers=4))
-        .leads()
-        .node("a", ("in_use", 0.4))
-        .node("b", ("in_use", 0.1))
-    )
-    was = places.remember(job.view(), Memory(position=5, slow={A: slow}), BALANCE)
+    job = Job(job_spec(logical_workers=4)).leads()
+    job.node("a", ("in_use", 0.4)).node("b", ("in_use", 0.1))
+    return job, places.remember(job.view(), Memory(position=5, slow={A: slow}), BALANCE)
+
+
+def test_whoever_is_started_on_a_slow_slot_is_believed_to_be_slow_until_it_measures() -> None:
+    job, was = slow_at_a()
     again = worker("a", spawn=2)
     job.node("a", "standby", spawn=2)
     memory = places.remember(job.view(), replace(was, slow={}), BALANCE)
@@ -110,14 +111,7 @@ def test_whoever_is_started_on_a_slow_slot_is_believed_to_be_slow_until_it_measu
 
 
 def test_what_was_slow_long_ago_is_forgotten() -> None:
-    slow = Slowness(0, 0, 0.4, 4.0, "its kind", is_told=True)
-    job = (
-        Job(job_spec(logical_workers=4))
-        .leads()
-        .node("a", ("in_use", 0.4))
-        .node("b", ("in_use", 0.1))
-    )
-    was = places.remember(job.view(), Memory(position=5, slow={A: slow}), BALANCE)
+    job, was = slow_at_a()
     job.node("a", "standby", spawn=2)
     later = 5 + places.FORGOTTEN_AFTER * BALANCE.pays_within
     assert places.remember(job.view(), replace(was, slow={}, position=later), BALANCE).doubts == {}

@@ -192,26 +192,26 @@ class BrokenWork(Work):
         raise self.broken
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_error_that_nobody_foresaw_ends_the_agent_and_says_where_it_was() -> None:
-    work, failures = BrokenWork(ZeroDivisionError("a bug")), list[EasyScaleError]()
+def failures_of(work: BrokenWork) -> list[EasyScaleError]:
+    """What ends the agent when this breaks in the thread."""
+    failures: list[EasyScaleError] = []
     thread = made(work, failures.append)
     thread.start()
     thread.order("one")
     work.until(lambda all_: "one" in all_)
     thread.close()
-    (told,) = failures
+    return failures
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_that_nobody_foresaw_ends_the_agent_and_says_where_it_was() -> None:
+    (told,) = failures_of(BrokenWork(ZeroDivisionError("a bug")))
     assert told.message == "the thread test-store of this agent broke: ZeroDivisionError: a bug"
 
 
 def test_an_error_of_ours_ends_the_agent_in_its_own_words() -> None:
-    work, failures = BrokenWork(FormatError("terms: torn")), list[EasyScaleError]()
-    thread = made(work, failures.append)
-    thread.start()
-    thread.order("one")
-    work.until(lambda all_: "one" in all_)
-    thread.close()
-    assert failures == [work.broken]
+    work = BrokenWork(FormatError("terms: torn"))
+    assert failures_of(work) == [work.broken]
 
 
 class PacedWork(Work):

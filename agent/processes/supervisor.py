@@ -88,6 +88,8 @@ class Supervisor:
         self._kernel_kills = KernelKills()
         self._zygote: ZygoteLink | None = None
         self._lost_reason = ""
+        #: Ends that the zygote's own end brought: told behind it, all at once.
+        self._ended_with_zygote: list[events.WorkerExited | events.ForkFailed] = []
         self._is_closing = False
         self._all_gone = threading.Event()
         self._orders: deque[Callable[[], None]] = deque()
@@ -213,7 +215,10 @@ class Supervisor:
                 self._climb(process, now)
         if self._lost_reason and not self._workers:
             reason, self._lost_reason = self._lost_reason, ""
+            ends, self._ended_with_zygote = self._ended_with_zygote, []
             self._post(events.ZygoteLost(reason=reason))
+            for end in ends:
+                self._post(end)
         if self._is_closing and not self._workers:
             self._all_gone.set()
 
@@ -301,14 +306,14 @@ class Supervisor:
         self._selector.unregister(link.control)
         self._zygote = None
         reason = link.end(deadline_s=1.0)
+        if not self._is_closing:
+            self._lost_reason = reason
         for process in list(self._workers.values()):
             if process.pid is None:
                 self._refuse(process, f"the zygote ended by {reason}")
             elif process.status is None:
                 self._kill(process, f"the zygote ended by {reason}")
                 self._end(process, int(signal.SIGKILL))
-        if not self._is_closing:
-            self._lost_reason = reason
 
     # --- one worker ----------------------------------------------------------------------------
 
@@ -335,7 +340,7 @@ class Supervisor:
     def _refuse(self, process: WorkerProcess, reason: str) -> None:
         del self._workers[process.worker]
         process.close()
-        self._post(events.ForkFailed(worker=process.worker, reason=reason))
+        self._post_end(events.ForkFailed(worker=process.worker, reason=reason))
 
     def _say(self, process: WorkerProcess, message: ToWorker) -> None:
         process.say(message)
@@ -408,7 +413,7 @@ class Supervisor:
         code = os.waitstatus_to_exitcode(status)
         by_others = code == -signal.SIGKILL and process.rung is not Rung.KILLED
         assert process.pid is not None
-        self._post(
+        self._post_end(
             events.WorkerExited(
                 worker=process.worker,
                 pid=process.pid,
@@ -419,6 +424,13 @@ class Supervisor:
                 killed_for=self._kernel_kills.explain(process.pid) if by_others else "",
             )
         )
+
+    def _post_end(self, end: events.WorkerExited | events.ForkFailed) -> None:
+        """One by one, the first would seem to have left others that could go on without it."""
+        if self._lost_reason:
+            self._ended_with_zygote.append(end)
+        else:
+            self._post(end)
 
     def _tell_log(self, process: WorkerProcess, stream: Stream, reason: str) -> None:
         """Called from the pump's thread."""

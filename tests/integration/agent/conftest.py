@@ -132,6 +132,10 @@ class Nursery:
                 story = "\n".join(map(str, self._kept[-20:]))
                 raise AssertionError(f"no {kind.__name__} of {worker}; seen:\n{story}") from None
 
+    def story(self) -> tuple[events.Event, ...]:
+        """What was waited for and what came before it, in the order it came."""
+        return tuple(self._kept)
+
     def output(self, worker: WorkerId, stream: Stream = Stream.STDOUT) -> str:
         """All that was delivered by now."""
         with self._news:

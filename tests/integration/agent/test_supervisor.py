@@ -77,6 +77,24 @@ def test_a_lost_zygote_takes_its_workers_along_and_can_be_started_again(
     assert nursery.output(again) == "again\n"
 
 
+def test_the_end_of_a_zygote_is_told_before_those_that_it_brought(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    # Else the first worker's end alone would have the job go on with the others, which end too.
+    nursery.supervisor.start()
+    workers = [nursery.fork(tmp_path, SLEEP) for _ in range(3)]
+    pids = [nursery.pid(worker) for worker in workers]
+    os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
+    for worker in workers:
+        nursery.exit(worker)
+    ends = [
+        event
+        for event in nursery.story()
+        if isinstance(event, events.ZygoteLost | events.WorkerExited)
+    ]
+    assert [type(end) for end in ends] == [events.ZygoteLost, *3 * [events.WorkerExited]]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

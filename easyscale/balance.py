@@ -55,6 +55,23 @@ class DoubtedSlot(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class SwingingSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot whose ranks left since it was slow; where they came back in vain, it waits longer."""
+
+    worker: WorkerId
+    #: How often they had come back in vain.
+    times: int
+    #: What a rank took there when they left.
+    slow_s: float
+    #: The position up to which it is remembered.
+    until: int
+    #: They came back; since which position it is well, while they have not.
+    is_back: bool = False
+    since: int | None = None
+    #: It is given no more ranks before it has been well for so many steps.
+    wait_steps: int = 0
+
+
 class SpeedRecord(Record, frozen=True, kw_only=True):
     """How the present plan came about, which slots are slow, what did not work (`speed`)."""
 
@@ -67,6 +84,7 @@ class SpeedRecord(Record, frozen=True, kw_only=True):
     tried: tuple[TriedPlan, ...] = ()
     #: What else its leader goes by, so that others can tell why the plan is this one.
     doubts: tuple[DoubtedSlot, ...] = ()
+    swings: tuple[SwingingSlot, ...] = ()
     max_nodes: int | None = None
 
 

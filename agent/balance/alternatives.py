@@ -88,6 +88,10 @@ def _why_not(book: Book, layout: Layout) -> str:
         return BROKE_PROMISE
     if book.stays:
         return book.stays
+    gain = (r.worker for r in book.able if counts.get(r.worker, 0) > len(r.ranks))
+    waits = next((book.held_back[each] for each in gain if each in book.held_back), "")
+    if waits:
+        return waits
     joins = [row.worker for row in book.able if not row.is_member and row.worker in layout.ranks]
     if joins:
         return f"with {words.places(joins)}, once that earns the pause of a join"

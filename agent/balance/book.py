@@ -3,8 +3,8 @@
 Pure. The same sums serve slots that run and slots that somebody thinks of.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from easyscale.agent.balance.planner import Layout, Place
@@ -51,6 +51,8 @@ class Book:
     tried: Sequence[TriedPlan] = ()
     #: Why the present plan stays even where another is better.
     stays: str = ""
+    #: Why slots are given no more ranks for now.
+    held_back: Mapping[WorkerId, str] = field(default_factory=dict)
     #: The kinds of slots without a worker, which the job could use at once.
     spares: Sequence[str] = ()
 

@@ -11,7 +11,7 @@ from math import lcm
 from typing import TypedDict
 
 from easyscale.agent import drafts, gathering
-from easyscale.agent.balance import doubting, trials
+from easyscale.agent.balance import doubting, swings, trials
 from easyscale.agent.balance.alternatives import other_plans, slow_slot
 from easyscale.agent.balance.book import Book, Row
 from easyscale.agent.balance.planner import Place, plan
@@ -139,6 +139,7 @@ class _Scene:
     def book(self) -> Book:
         present = drafts.ranks_of(self.base)
         doubts = self.record.doubts if self.record is not None else ()
+        swinging = self.record.swings if self.record is not None else ()
         places = drafts.places_of(
             self.view,
             sorted(self._may_hold | {worker for worker, held in present.items() if held}),
@@ -153,6 +154,7 @@ class _Scene:
             partial(drafts.lay_out_on, self.view),
             tried=self._tried(),
             stays=_MEASURES.get(self.base.occasion, ""),
+            held_back=swings.held_back(swinging, position=self._position),
             spares=[slot.kind for slot in spares(self.view)],
         )
 

@@ -1,7 +1,8 @@
-"""What a leader takes from the records of the store: the plan before, and what was tried. Pure."""
+"""What a new leader takes from the records: the plan before, what was tried, who swings. Pure."""
 
 from dataclasses import replace
 
+from easyscale.agent.balance import swings
 from easyscale.agent.memory import Memory
 from easyscale.balance import FormerPlan
 from easyscale.model import Commit
@@ -14,7 +15,7 @@ def recall(view: JobView, memory: Memory) -> Memory:
     if base is None or memory.replaced_by == base.generation:
         return memory
     if memory.replaced_by is None and written is not None:
-        memory = replace(memory, tried=written.tried)
+        memory = replace(memory, tried=written.tried, swings=swings.remembered(written.swings))
     if written is not None and written.generation == base.generation:
         return replace(memory, replaced_by=base.generation, former=written.former)
     earlier = [c for g, c in view.commits.items() if g < base.generation and c.members]

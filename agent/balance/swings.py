@@ -4,13 +4,14 @@ Ranks leave a slow slot at once, always. After it swung, they return when it has
 while that grows each time, so that they do not follow it for ever; calm is forgiven.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from easyscale.agent import drafts, words
 from easyscale.agent.balance import profile
 from easyscale.agent.memory import Memory, Swing
 from easyscale.agent.settings import Balance
+from easyscale.balance import SwingingSlot
 from easyscale.model import Commit, Occasion, Plan, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
@@ -65,14 +66,48 @@ def _is_well(taken_s: float, swing: Swing, balance: Balance) -> bool:
 
 def waiting(memory: Memory, balance: Balance) -> frozenset[WorkerId]:
     """Whoever is given no more ranks for now."""
-    swings = memory.swings.items()
-    return frozenset(worker for worker, swing in swings if _waits(swing, memory, balance))
+    return frozenset(held_back(told(memory, balance), position=memory.position))
 
 
-def _waits(swing: Swing, memory: Memory, balance: Balance) -> bool:
-    if swing.is_back or not swing.times:
-        return False
-    return swing.since is None or memory.position - swing.since < wait_steps(swing.times, balance)
+def held_back(slots: Iterable[SwingingSlot], *, position: int) -> dict[WorkerId, str]:
+    """Why each of them that waits is given no more ranks."""
+    return {
+        slot.worker: f"{slot.worker.place} swings: it gets ranks back when it has been well for"
+        f" {words.count(slot.wait_steps, 'step')}"
+        for slot in slots
+        if not slot.is_back and slot.wait_steps
+        if slot.since is None or position - slot.since < slot.wait_steps
+    }
+
+
+def told(memory: Memory, balance: Balance) -> tuple[SwingingSlot, ...]:
+    """What the leader remembers, for a record: for people, and for the next leader."""
+    return tuple(
+        SwingingSlot(
+            worker=worker,
+            times=swing.times,
+            slow_s=swing.slow_s,
+            until=swing.until,
+            is_back=swing.is_back,
+            since=swing.since,
+            wait_steps=wait_steps(swing.times, balance),
+        )
+        for worker, swing in sorted(memory.swings.items())
+    )
+
+
+def remembered(slots: Iterable[SwingingSlot]) -> dict[WorkerId, Swing]:
+    """The same as the leader has them."""
+    return {
+        slot.worker: Swing(
+            times=slot.times,
+            slow_s=slot.slow_s,
+            until=slot.until,
+            is_back=slot.is_back,
+            since=slot.since,
+        )
+        for slot in slots
+    }
 
 
 def wait_steps(times: int, balance: Balance) -> int:
@@ -85,14 +120,8 @@ def wait_steps(times: int, balance: Balance) -> int:
 
 def why(memory: Memory, balance: Balance) -> str:
     """Who is well and waits, and for how long it has to be."""
-    well = [
-        (w, memory.swings[w]) for w in sorted(waiting(memory, balance)) if memory.swings[w].since
-    ]
-    if not well:
-        return ""
-    worker, swing = well[0]
-    steps = words.count(wait_steps(swing.times, balance), "step")
-    return f"{worker.place} swings: it gets ranks back when it has been well for {steps}"
+    well = (slot for slot in told(memory, balance) if slot.since is not None)
+    return next(iter(held_back(well, position=memory.position).values()), "")
 
 
 def _believed(view: JobView, memory: Memory) -> Mapping[WorkerId, float]:

@@ -12,7 +12,14 @@ from easyscale.agent.balance.explain import of_job
 from easyscale.agent.balance.scene import Scene
 from easyscale.agent.memory import Doubt, Memory, Starved
 from easyscale.agent.wants import wanted
-from easyscale.balance import DoubtedSlot, FormerPlan, SlowSlot, SpeedRecord, TriedPlan
+from easyscale.balance import (
+    DoubtedSlot,
+    FormerPlan,
+    SlowSlot,
+    SpeedRecord,
+    SwingingSlot,
+    TriedPlan,
+)
 from easyscale.errors import UsageError
 from easyscale.model import Commit, Mode, NodeRecord, Occasion, SlotRecord, WorkerId, decode
 from easyscale.plan_facts import PlanFacts
@@ -238,6 +245,23 @@ def test_a_plan_that_broke_its_promise_says_so() -> None:
     plan = explained(job.put(KEYS.speed, speeds(tried=(tried({A: 4, B: 4, C: 1}),))))
     assert plan.alternatives[1].per_slot == (4, 4, 1)
     assert plan.alternatives[1].reason == "was measured slower than it promised"
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "reason"),
+    [
+        (50, "c/cpu:0 swings: it gets ranks back when it has been well for 50 steps"),
+        (0, "not yet worth a change, beyond noise"),
+    ],
+)
+def test_a_slot_that_swings_and_waits_is_why_the_better_plan_is_not_taken(
+    waits_for: int, reason: str
+) -> None:
+    swinging = SwingingSlot(worker=C, times=1, slow_s=0.4, until=900, wait_steps=waits_for)
+    plan = explained(running(0.1, 0.1, 0.1).put(KEYS.speed, speeds(swings=(swinging,))))
+    best = plan.alternatives[1]
+    assert (best.name, best.per_slot) == ("best of these slots", (3, 3, 3))
+    assert best.reason == reason
 
 
 @pytest.mark.parametrize(

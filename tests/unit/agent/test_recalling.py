@@ -3,8 +3,8 @@
 import msgspec
 
 from easyscale.agent.balance.recalling import recall
-from easyscale.agent.memory import Memory
-from easyscale.balance import FormerPlan, SpeedRecord, TriedPlan
+from easyscale.agent.memory import Memory, Swing
+from easyscale.balance import FormerPlan, SpeedRecord, SwingingSlot, TriedPlan
 from easyscale.model import Mode
 from tests.support.views import KEYS, Job, commit, number, worker
 
@@ -34,13 +34,19 @@ def test_the_plan_before_is_kept_with_what_its_step_took() -> None:
     assert memory.replaced_by == number(2)
 
 
-def test_a_new_leader_knows_what_was_tried_and_the_plan_before() -> None:
+def test_a_new_leader_knows_who_swings_what_was_tried_and_the_plan_before() -> None:
     former = FormerPlan(generation=number(1), step_s=0.4, counts={"a/cpu:0": 2})
     record = SpeedRecord(
-        generation=number(2), planned_at="t", planned_at_step=4, former=former, tried=(TRIED,)
+        generation=number(2),
+        planned_at="t",
+        planned_at_step=4,
+        former=former,
+        tried=(TRIED,),
+        swings=(SwingingSlot(worker=B, times=1, slow_s=0.4, until=900, since=7, wait_steps=50),),
     )
     memory = recall(changed().put(KEYS.speed, record).view(), Memory())
     assert memory.tried == (TRIED,)
+    assert memory.swings == {B: Swing(times=1, slow_s=0.4, until=900, since=7)}
     assert memory.former == former
 
 

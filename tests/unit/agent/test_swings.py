@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from easyscale.agent.balance import swings
-from easyscale.agent.balance.swings import follow, note, wait_steps, waiting
+from easyscale.agent.balance.swings import follow, note, remembered, told, wait_steps, waiting
 from easyscale.agent.memory import Memory, Swing
 from easyscale.agent.settings import Balance
 from easyscale.model import Assignment, NodeRecord, Occasion, Plan, SlotRecord
@@ -192,6 +192,17 @@ def test_it_waits_until_it_has_been_well_for_so_long_without_a_break() -> None:
     ):  # fmt: skip
         memory = follow(seen(taken_s), replace(memory, position=position), BALANCE)
         assert bool(waiting(memory, BALANCE)) is waits, position
+
+
+def test_the_next_leader_goes_on_with_what_is_written() -> None:
+    memory = left(30, came_back(20, left(10)))
+    memory = follow(seen(0.1), replace(memory, position=40), BALANCE)
+    assert told(Memory(), BALANCE) == ()
+    heir = Memory(position=89, swings=remembered(told(memory, BALANCE)))
+    assert heir.swings == memory.swings
+    assert waiting(heir, BALANCE) == {B}
+    assert not waiting(replace(heir, position=90), BALANCE)
+    assert not waiting(Memory(position=89), BALANCE), "without it, the ranks come back at once"
 
 
 def test_calm_is_forgiven_and_who_goes_on_swinging_is_not_forgotten() -> None:

@@ -5,11 +5,13 @@
 A server that dies by itself is started again, as empty as the first: what it had may lack a write
 that was acknowledged (docs/decisions/0003). Run as `python -I -S etcd_keeper.py FOLDER SOCKETS
 COMMAND...`, on the standard library alone. The end of the pipe means that the agent ended, however
-it did: nothing is left behind then, not the agent's own socket in the folder SOCKETS either.
+it did: nothing is left behind then, not the agent's own socket in the folder SOCKETS either. The
+folder of a keeper that was killed together with its agent is removed by the next one.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import math
 import os
@@ -27,6 +29,10 @@ _PR_SET_PDEATHSIG = 1
 #: Of the flags in /proc/PID/stat, field 9.
 _PF_EXITING = 0x4
 _LOG_TAIL_BYTES = 4000
+#: Held by the keeper of the folder that it is in for as long as the keeper lives.
+_LOCK = "lock"
+#: A folder that is younger may have a keeper that does not hold its lock yet.
+_SWEPT_AFTER_S = 60.0
 
 
 def main(folder: Path, sockets: str, command: list[str]) -> None:
@@ -42,6 +48,9 @@ def main(folder: Path, sockets: str, command: list[str]) -> None:
     except OSError as error:
         _tell(1, str(error))
         return
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _sweep(folder.parent)
     log = folder / "etcd.log"
     try:
         status = _serve(command, folder=folder, log=log, wakeup=wakeup)
@@ -52,6 +61,20 @@ def main(folder: Path, sockets: str, command: list[str]) -> None:
         if sockets and (os.getppid() != agent or _is_exiting(agent)):
             for path in Path(sockets).glob(f"*-{agent}.sock"):
                 path.unlink(missing_ok=True)
+
+
+def _sweep(base: Path) -> None:
+    """Remove the folders whose keepers were killed; of a living one the lock is held."""
+    for lock in base.glob(f"easyscale-*-etcd/{_LOCK}"):
+        with contextlib.suppress(OSError):  # of another user, or just gone
+            if time.time() - lock.stat().st_mtime < _SWEPT_AFTER_S:
+                continue
+            held = os.open(lock, os.O_RDWR)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+            finally:
+                os.close(held)
 
 
 def _serve(command: list[str], *, folder: Path, log: Path, wakeup: int) -> int:

@@ -41,9 +41,17 @@ time.sleep(60)
 
 @pytest.fixture
 def etcd(etcd_binary: Binary, tmp_path: Path) -> Iterator[EmbeddedEtcd]:
-    server = EmbeddedEtcd.start(folder=tmp_path, binary=etcd_binary)
-    yield server
-    server.stop()
+    with running(tmp_path, etcd_binary) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running(folder: Path, binary: Binary) -> Iterator[EmbeddedEtcd]:
+    server = EmbeddedEtcd.start(folder=folder, binary=binary)
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def processes(server: EmbeddedEtcd) -> tuple[psutil.Process, psutil.Process]:
@@ -152,6 +160,30 @@ def test_a_killed_keeper_takes_etcd_along(etcd: EmbeddedEtcd, tmp_path: Path) ->
     assert not etcd.is_running
     etcd.stop()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_keeper_and_its_agent_left_is_removed_by_the_next_one(
+    tmp_path: Path, etcd_binary: Binary
+) -> None:
+    def left_behind(name: str, age_s: float) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "lock").touch()
+        os.utime(folder / "lock", (time.time() - age_s,) * 2)
+        return folder
+
+    with running(tmp_path, etcd_binary) as living:
+        (own,) = tmp_path.iterdir()
+        os.utime(own / "lock", (0, 0))
+        left = left_behind("easyscale-0001-etcd", 3600)
+        young = left_behind("easyscale-0002-etcd", 5)
+        other = left_behind("mine-etcd", 3600)
+        with running(tmp_path, etcd_binary):
+            assert not left.exists()
+            assert young.exists()
+            assert other.exists()
+            assert own.exists(), "its keeper lives"
+        assert living.is_running
 
 
 def test_after_a_crash_it_is_started_again_empty_and_as_another(

@@ -113,7 +113,9 @@ def _lasts(worker: WorkerId, scene: Scene) -> bool:
 
 
 def probe(scene: Scene) -> Plan | None:
-    """Give one rank to a slot whose turn it is."""
+    """Give one rank to a slot whose turn it is; a map that is on trial is judged first."""
+    if scene.memory.trial is not None:
+        return None
     present = scene.present
     due = [worker for worker in sorted(scene.memory.probes) if _is_due(worker, scene)]
     if not due:
@@ -139,7 +141,7 @@ def _is_due(worker: WorkerId, scene: Scene) -> bool:
         progress = scene.view.progress
         left = progress.steps - progress.step if progress and progress.steps is not None else rest
         rested = scene.memory.position - known.since
-        return scene.memory.trial is None and rested >= rest and left >= rest
+        return rested >= rest and left >= rest
     if known.began is not None or worker not in scene.present or scene.present[worker]:
         return False
     rested = scene.memory.position - known.since

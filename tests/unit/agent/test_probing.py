@@ -1,8 +1,15 @@
 """Emptied slots are looked at again: soon when they have stalled, seldom when they stay slow."""
 
+from dataclasses import replace
+
 import pytest
 
+from easyscale.agent.balance import probing
+from easyscale.agent.balance.scene import Scene
+from easyscale.agent.memory import Memory, Probe, Slowness, Trial
+from easyscale.agent.wants import wanted
 from tests.support.speeds import Race, between, steady
+from tests.support.views import Job, commit, job_spec, launch_settings, number, worker
 
 pytestmark = pytest.mark.timeout(90)
 FOR_EVER = 10**9
@@ -60,3 +67,24 @@ def test_one_that_is_no_faster_is_looked_at_once() -> None:
     looked = [each for each in race.told("joined") if "to see how fast" in each.reason]
     assert {each.reason for each in looked} == {looked[0].reason}
     assert race.moves <= 2
+
+
+def test_a_map_that_is_on_trial_is_judged_before_anybody_is_looked_at() -> None:
+    a, b, c = map(worker, "abc")
+    job = Job(job_spec(logical_workers=6)).leads()
+    for name, taken_s in (("a", 0.1), ("b", 0.1), ("c", 0.2)):
+        job.node(name, ("in_use", taken_s))
+    made = commit(2, {a: range(3), b: range(3, 6), c: []})
+    view = job.committed(made).view()
+    memory = Memory(
+        position=500,
+        slow={c: Slowness(400, 400, micro_step_s=0.2, ratio=2.0, usual="its kind", is_told=True)},
+        probes={c: Probe(since=400)},
+    )
+    settings = launch_settings()
+    scene = Scene(view, made, wanted(view, made, settings), memory, settings, 0.0)
+    looks = probing.probe(scene)
+    assert looks is not None
+    assert "c/cpu:0 is given rank" in looks.reason
+    trial = Trial(generation=number(2), former=(), before_s=0.4, promised_s=0.3, due=510)
+    assert probing.probe(replace(scene, memory=replace(memory, trial=trial))) is None

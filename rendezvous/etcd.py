@@ -32,6 +32,7 @@ from easyscale.rendezvous.store import (
     Created,
     Delete,
     DeletePrefix,
+    Entry,
     LeaseId,
     Modified,
     Operation,
@@ -83,12 +84,7 @@ class EtcdStore:
         self._is_closed = False
 
     def read(self, *ranges: Range, timeout_s: float) -> View:
-        reads = [etcdrpc.RangeRequest(**key_range(r)) for r in ranges]
-        request = etcdrpc.TxnRequest(success=[etcdrpc.RequestOp(request_range=r) for r in reads])
-        answer = self._ask(lambda c, left_s: c.call(c.kv.Txn, request, timeout_s=left_s), timeout_s)
-        pairs = [pair for part in answer.responses for pair in part.response_range.kvs]
-        entries = {entry.key: entry for entry in map(entry_of, pairs)}
-        return View.of(answer.header.revision, entries)
+        return self._ask(lambda c, left_s: _read(c, ranges, left_s), timeout_s)
 
     def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, timeout_s: float
@@ -209,6 +205,31 @@ def _together(failures: Sequence[StoreUnreachable]) -> StoreUnreachable:
     if refused is None:
         return StoreUnreachable(message)
     return StoreExhausted(message, hint=refused.hint, words=refused.words)
+
+
+def _read(connection: Connection, ranges: Sequence[Range], timeout_s: float) -> View:
+    """Read one range after the other, all as they were when the first was read.
+
+    A transaction of reads would be one call, but giving it up while it runs can end the server:
+    etcd before 3.5.7 (https://github.com/etcd-io/etcd/issues/14110 and 14891).
+    """
+    deadline = time.monotonic() + timeout_s
+    revision, left = 0, list(ranges)
+    entries: list[Entry] = []
+    while left:
+        request = etcdrpc.RangeRequest(**key_range(left[0]), revision=revision)
+        left_s = max(0.001, deadline - time.monotonic())
+        try:
+            answer = connection.call(connection.kv.Range, request, timeout_s=left_s)
+        except grpc.RpcError as error:
+            if not revision or error.code() is not grpc.StatusCode.OUT_OF_RANGE:
+                raise
+            revision, entries, left = 0, [], list(ranges)  # compacted meanwhile: all of it again
+            continue
+        revision = revision or answer.header.revision
+        entries += map(entry_of, answer.kvs)
+        del left[0]
+    return View.of(revision, {entry.key: entry for entry in entries})
 
 
 def _probe(connection: Connection, timeout_s: float) -> None:

@@ -148,11 +148,15 @@ class Server:
         return sum(int(float(count)) for count in counts)
 
     def end(self) -> None:
+        ended_by_itself = False
         if self._process is not None:
+            ended_by_itself = self._process.poll() not in {None, -signal.SIGKILL}
             with contextlib.suppress(ProcessLookupError):
                 self.thaw()
             self.kill()
         shutil.rmtree(self.home / "data", ignore_errors=True)
+        if ended_by_itself:
+            pytest.fail(f"etcd ended by itself:\n{(self.home / 'server.log').read_text()[:2000]}")
 
     def add_user(self, name: str, password: str, *, folder: str) -> None:
         """A user who may read and write below this folder, and nothing else."""

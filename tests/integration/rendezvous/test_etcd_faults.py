@@ -177,6 +177,57 @@ def test_a_watch_below_the_compaction_lists_again_and_loses_nothing(
     assert losses == []
 
 
+def test_reads_that_are_given_up_while_they_run_do_not_end_the_server(
+    own_server: Server, folder: str
+) -> None:
+    def give_up(store: EtcdStore) -> None:
+        with pytest.raises(StoreUnreachable):
+            store.read(f"{folder}many/", f"{folder}other/", timeout_s=0.3)
+
+    with open_store(own_server.settings) as store:
+        for i in range(40):
+            many = [Put(f"{folder}many/{i}-{k}", 200 * "x") for k in range(100)]
+            store.transact([], many, timeout_s=TIMEOUT_S)
+        for _ in range(4):
+            own_server.freeze()
+            readers = [threading.Thread(target=give_up, args=(store,)) for _ in range(50)]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join(TIMEOUT_S)
+            own_server.thaw()
+            # It comes to them before this, and finds each given up.
+            assert len(store.read(f"{folder}many/", timeout_s=TIMEOUT_S).entries) == 4000
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_ranges_are_read_as_they_were_at_one_moment(
+    etcd_server: Server, store: EtcdStore, second: EtcdStore, folder: str, compacts: bool
+) -> None:
+    put(store, f"{folder}a", "old")
+    put(store, f"{folder}b", "old")
+    (connection,) = store._connections
+    ask = connection.call
+    asked = 0
+
+    def call(method: object, request: object, *, timeout_s: float) -> object:
+        nonlocal asked
+        answer = ask(method, request, timeout_s=timeout_s)
+        asked += 1
+        if asked == 1:
+            second.transact(
+                [], [Put(f"{folder}a", "new"), Put(f"{folder}b", "new")], timeout_s=TIMEOUT_S
+            )
+            if compacts:
+                etcd_server.compact(second.read(folder, timeout_s=TIMEOUT_S).revision)
+        return answer
+
+    connection.call = call  # type: ignore[method-assign]
+    view = store.read(f"{folder}a", f"{folder}b", timeout_s=TIMEOUT_S)
+    expected = "new" if compacts else "old"
+    assert [value_in(view, f"{folder}{key}") for key in "ab"] == [expected, expected]
+
+
 def test_an_etcd_that_dies_with_a_transaction_in_hand_leaves_its_outcome_unknown(
     own_server: Server, folder: str
 ) -> None:

@@ -45,6 +45,8 @@ class Start:
     #: Nodes that see it; one of them is a member.
     holders: tuple[str, ...] = ()
     kind: str = ""
+    #: Members without ranks, which leave in the generation after this one.
+    guests: tuple[WorkerId, ...] = ()
     #: What the job is, as those know it who run it.
     spec: JobSpec | None = None
 
@@ -158,11 +160,13 @@ def restore(at: Standpoint, memory: Memory, *, era: int | None = None) -> Verdic
     choice = holding.choose(at, memory, nodes={worker.node for worker in members})
     if isinstance(choice, Verdict) and choice.decision is None:
         return choice
-    if not at.is_new_start:
-        # No job is ended, and no step given up, while others may hold newer state.
-        unnamed = tuple(Member(worker, "", ()) for worker in members)
-        drawn = Commit(generation=number, mode=Mode.RESTORE, members=unnamed, main=None, reason="")
-        if (refused := _refusal(drawn, at, memory)) is not None:
+    guests: tuple[WorkerId, ...] = ()
+    # No job is ended, and no step given up, while others may hold newer state.
+    refused = None if at.is_new_start else _refusal(_unnamed(number, members), at, memory)
+    if refused is not None:
+        # Who shall leave an older group that never formed proves by coming that it cannot run.
+        guests = gathering.withdrawn_formless(at.view)
+        if not guests or _refusal(_unnamed(number, [*members, *guests]), at, memory) is not None:
             return refused
     if isinstance(choice, Verdict):
         return choice
@@ -174,8 +178,15 @@ def restore(at: Standpoint, memory: Memory, *, era: int | None = None) -> Verdic
         snapshot=choice.snapshot,
         holders=choice.holders,
         kind=gathered.kind,
+        guests=guests,
     )
     return at_once(start, at, memory)
+
+
+def _unnamed(number: GenerationNumber, members: Sequence[WorkerId]) -> Commit:
+    """A restore by them, as far as it is known before ranks are laid out."""
+    named = tuple(Member(worker, "", ()) for worker in members)
+    return Commit(generation=number, mode=Mode.RESTORE, members=named, main=None, reason="")
 
 
 def _wait_for_nodes(at: Standpoint, gathered: Gathered, *, anew: bool) -> Verdict:
@@ -218,7 +229,7 @@ def at_once(start: Start, at: Standpoint, memory: Memory) -> Verdict:
     order = (
         members
         if start.mode is Mode.NOW
-        else sorted(layout.ranks, key=lambda worker: layout.ranks[worker])
+        else [*sorted(layout.ranks, key=lambda worker: layout.ranks[worker]), *start.guests]
     )
     if start.holders and not start.holders_in(order):
         # Ranks went to others alone: those who can read the snapshot begin, the others join them.

@@ -136,14 +136,28 @@ def misfits(view: JobView, limit: NodeLimit) -> tuple[SlotRecord, ...]:
 
 def can_start(slot: SlotRecord, view: JobView) -> bool:
     """It waits for ranks, or for a generation that it never formed: it holds nothing yet."""
-    formless = (
-        slot.state == "in_use"
-        and slot.worker is not None
+    return (slot.state == "in_use" and _is_formless(slot, view)) or is_ready(slot, view)
+
+
+def _is_formless(slot: SlotRecord, view: JobView) -> bool:
+    return (
+        slot.worker is not None
         and bool(slot.address)
         and not view.ended(slot.worker)
         and not view.holds_state(slot.worker)
     )
-    return formless or is_ready(slot, view)
+
+
+def withdrawn_formless(view: JobView) -> tuple[WorkerId, ...]:
+    """Workers that shall leave generations that they never formed."""
+    members = {worker for commit in view.open for worker in commit.workers}
+    return tuple(
+        slot.worker
+        for _, node in sorted(view.nodes.items())
+        for slot in node.record.slots
+        if slot.state == "draining" and _is_formless(slot, view)
+        if slot.worker is not None and slot.worker in members
+    )
 
 
 def gather(

@@ -84,7 +84,16 @@ def record_of(turn: Turn) -> NodeRecord:
         cut=tuple(sorted(state.cuts)),
         folder=state.identity.folder,
         found=records.brought(state),
+        noted=tuple(each for each, wish in state.view.wishes.items() if _is_noted(state, wish)),
     )
+
+
+def _is_noted(state: State, wish: Wish) -> bool:
+    """The slots of this node that it wants empty get no worker any more."""
+    if not wishes.means(wish, state.node, state.identity.incarnation):
+        return False
+    names = {slot.name for slot in state.slots}
+    return wish.kind in ("drain", "migrate") and names & set(wish.slots or names) <= state.withdrawn
 
 
 def _is_urgent(state: State) -> bool:
@@ -407,12 +416,19 @@ def _how_to_mix(kind: str, spec: JobSpec) -> str:
 
 def kill_excluded(turn: Turn) -> None:
     """A worker that a newer generation excludes, out of a wait it must leave, has a short grace."""
-    state, grace_s = turn.state, turn.state.settings.timeouts.fence_grace_s
+    state, timeouts = turn.state, turn.state.settings.timeouts
     commit = state.commit
-    if commit is None or commit.mode is Mode.BOUNDARY:
+    if commit is None or commit.pauses:
         return
     for worker in tuple(state.workers.values()):
-        late = turn.now.s - worker.told_s >= grace_s
+        grace_s, since_s = timeouts.fence_grace_s, worker.told_s
+        if commit.mode is Mode.BOUNDARY:
+            # It waits in a broken group, in case that nobody else has the state: the leader, who
+            # would know, has had the time to call it back.
+            if worker.broken is None or state.away_s is not None:
+                continue
+            grace_s, since_s = timeouts.evict_after_s, max(worker.told_s, state.back_s)
+        late = turn.now.s - since_s >= grace_s
         if worker.phase is Phase.LEAVING and late and worker.killed_s is None:
             reason = f"fenced by {commit.generation.label}"
             turn.put_worker(replace(worker, stopped=reason, killed_s=turn.now.s))

@@ -219,6 +219,7 @@ def _answered(at: Standpoint, members: tuple[WorkerId, ...]) -> tuple[str, ...]:
             case "drain" | "migrate":
                 touched = [w for w in slots if wishes.concerns(wish, w)]
                 noted = all(slots[w].state in ("draining", "gone") for w in touched)
+                noted &= wishes.is_noted(at.view, wish_id, wish)
                 if noted and not any(wishes.concerns(wish, worker) for worker in members):
                     answered.append(wish_id)
             case "profile":

@@ -39,6 +39,17 @@ def means(wish: Wish, node: str, incarnation: str) -> bool:
     return wish.node == node and wish.incarnation in ("", incarnation)
 
 
+def is_noted(view: JobView, wish_id: str, wish: Wish) -> bool:
+    """The agent that it is about has taken it up, or has gone.
+
+    A slot that rests has no worker to tell by, and will have one again.
+    """
+    node = view.nodes.get(wish.node)
+    if node is None or not means(wish, wish.node, node.record.incarnation):
+        return True
+    return wish_id in node.record.noted
+
+
 def addressed(wish: Wish, view: JobView) -> Wish:
     """The wish as it is kept: it is about the agent that has the name when it is asked."""
     node = view.nodes.get(wish.node)

@@ -380,6 +380,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     #: Which folder its snapshots lie in, and the newest that it brought: a store may not know them.
     folder: str = ""
     found: tuple["SnapshotRecord", ...] = ()
+    #: Wishes to empty slots of it that it has taken up: they may go.
+    noted: tuple[str, ...] = ()
 
 
 class WorkerFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,7 +80,7 @@ class EvaluationWork:
             for rank in range(span.lo, span.hi):
                 self._done.pop(rank, None)
 
-    def compute(self, rank: int) -> None:
+    def compute(self, rank: int, *, after_each: Callable[[], None]) -> None:
         """Evaluate every batch of a logical rank."""
         seed = self._training.settings.seed
         results: Results = {}
@@ -92,6 +92,7 @@ class EvaluationWork:
             self._training.streams.seed(key(seed, "evaluate", *self._batches.numbers, number))
             results[number] = encode_result(self._function(batch), f"the result of batch {number}")
             self._untouched.keep()
+            after_each()
         self._done[rank] = results
 
     def finish_alone(self) -> None:
@@ -167,10 +168,10 @@ class Evaluator:
         if together:
             self._team.begin(work)
             while (rank := self._team.next_rank(work)) is not None:
-                work.compute(rank)
+                work.compute(rank, after_each=self._team.show_awake)
             return
         for rank in work.todo:
-            work.compute(rank)
+            work.compute(rank, after_each=self._team.show_awake)
         work.finish_alone()
 
     def _batches_of(self, loader: object) -> tuple[Feed, list[tuple[int, ...]]]:

@@ -101,7 +101,14 @@ class EndCompleted:
     """The last operation is complete."""
 
 
-Event = CommitKnown | Entered | WaitBroke | AtBoundary | EndCompleted
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """Others have passed the boundary to this planned commit, or nobody will: it is due here."""
+
+    commit: Commit
+
+
+Event = CommitKnown | Entered | WaitBroke | AtBoundary | EndCompleted | LeftBehind
 
 # --- actions ------------------------------------------------------------------------------------
 
@@ -177,6 +184,12 @@ def step(state: State, event: Event, *, me: WorkerId) -> Decision:
                 done = Finished(state.commit)
                 return Decision(done, SayFinished(state.commit), "training is complete")
             return _stay(state, "the end counts while running")
+        case LeftBehind(commit=commit):
+            if isinstance(state, Broken):
+                return _newer_while_stuck(
+                    state, state.commit, commit, me=me, has_state=state.has_state
+                )
+            return _stay(state, "only who waits in a broken group is left behind")
         case _:
             assert_never(event)
 
@@ -188,6 +201,9 @@ def _commit_known(state: State, commit: Commit, me: WorkerId) -> Decision:
                 # WAITING -> FORMING: the first commit that names this worker
                 return _form(commit, has_state=False)
             return _stay(state, f"{commit.generation.label} goes on without this worker")
+        case Broken(has_state=True) if commit.mode is Mode.BOUNDARY and me not in commit.workers:
+            # Who shall go on may be what broke: this worker may be the last to hold the state.
+            return _stay(state, "the boundary to a planned change has not been passed here")
         case Forming(commit=old, has_state=has_state) | Broken(commit=old, has_state=has_state):
             return _newer_while_stuck(state, old, commit, me=me, has_state=has_state)
         case Running(commit=old):
@@ -197,6 +213,11 @@ def _commit_known(state: State, commit: Commit, me: WorkerId) -> Decision:
                 # RUNNING -> FORMING: a loss; whatever this worker waits in is abandoned
                 return _form(commit, has_state=True)
             return _fence(commit)
+        case Leaving(commit=old, pauses=True) if me in commit.workers:
+            if commit.generation > old.generation:
+                # LEAVING -> FORMING: not all have come to where the job was to stop
+                return _form(commit, has_state=True)
+            return _stay(state, f"{commit.generation.label} is not newer")
         case Leaving() | Finished() | Fenced():
             return _stay(state, "this worker has left")
         case _:

@@ -79,6 +79,37 @@ def linger(
         time.sleep(_LINGER_INTERVAL_S)
 
 
+def await_writer(
+    membership: Membership,
+    session: Session,
+    writer: int,
+    *,
+    has_kept: Callable[[Knowledge], bool],
+    superseded: Callable[[], bool],
+) -> bool:
+    """Wait until a peer has kept the state; False once it is this process that has to.
+
+    `writer` does it, else the first that lives in the order of the ranks. It may take its time
+    while it answers, `linger_timeout` at most while it does not.
+    """
+    workers, me = membership.commit.workers, membership.rank
+    before = {rank for rank in range(membership.size) if rank < me or rank == writer} - {me}
+    heard_s = time.monotonic()
+    while me != writer:
+        found, answers = ask_all(membership, session)
+        if superseded() or any(has_kept(known) for known in answers.values()):
+            return True
+        now = time.monotonic()
+        if before & answers.keys():
+            heard_s = now
+            session.pulse.end_wait()
+        gone = {rank for rank in before if rank in found.refused or workers[rank] in session.lost}
+        if before == gone or now - heard_s >= session.settings.linger_timeout_s:
+            return False
+        time.sleep(_LINGER_INTERVAL_S)
+    return False
+
+
 @dataclass(slots=True)
 class Patience:
     """Decides, while a wait lasts, whether it may go on; polled by the waiting thread.

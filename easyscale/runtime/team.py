@@ -71,6 +71,9 @@ class Team(Protocol):
     def next_rank(self, work: Work) -> int | None:
         """Give the next logical rank to compute, or None once the operation's result is held."""
 
+    def show_awake(self) -> None:
+        """Say that this process is getting on in the share of a rank, however long that takes."""
+
     def end(self) -> None:
         """Complete the last operation."""
 
@@ -134,6 +137,9 @@ class Alone:
         work.finish_alone()
         self._training.count_operation()
         return None
+
+    def show_awake(self) -> None:
+        """Nobody watches a process alone."""
 
     def end(self) -> None:
         training = self._training

@@ -53,6 +53,7 @@ from easyscale.runtime.neighbours import (
     ASK_INTERVAL_S,
     Knowledge,
     ask_all,
+    await_writer,
     linger,
 )
 from easyscale.runtime.progress import Progress
@@ -173,6 +174,9 @@ class Together:
         if work.kind is OperationKind.STEP:
             self._progress.report_step()
         return None
+
+    def show_awake(self) -> None:
+        self._session.pulse.end_wait()
 
     def end(self) -> None:
         training = self._training
@@ -323,6 +327,7 @@ class Together:
         assert self._entering is not None
         self._progress.beat(Phase.FORMING)
         self._set_aside()
+        is_newcomer = not self._standing.has_state
         try:
             entrance = self._entering.enter(commit)
         except Outdated:
@@ -333,6 +338,8 @@ class Together:
             self._break(GenerationBroken(f"forming {commit.generation}: {error}"))
         else:
             self._use(entrance)
+            if is_newcomer:
+                self._snapshots.skip_known()
             self._decide(member.Entered())
 
     def _use(self, entrance: Entrance) -> None:
@@ -344,7 +351,6 @@ class Together:
         self._headers = ()
         self._set_ranks(commit)
         self._training.timing.interrupt()
-        self._snapshots.skip_known()
 
     def _set_ranks(self, commit: Commit) -> None:
         rank = commit.process_rank(self._me)
@@ -355,16 +361,43 @@ class Together:
         """BROKEN: a newer commit by any road; computes nothing, keeps its sums and last result."""
         membership = Membership(commit, self._me, self._session.settings.token)
         interval_s = ASK_INTERVAL_S
+        known, since_s = commit.generation, time.monotonic()
         while True:
-            newer = self._session.wait_newer(commit.generation, timeout_s=interval_s)
+            newer = self._session.wait_newer(known, timeout_s=interval_s)
             if newer is not None:
+                known, since_s = newer.generation, time.monotonic()
                 self._decide(member.CommitKnown(newer))
                 if not isinstance(self._state, member.Broken):
                     return
             _, answers = ask_all(membership, self._session)
             if self._end_is_known(answers.values()):
                 return
+            if self._is_left_behind(commit, answers.values(), time.monotonic() - since_s):
+                newest = self._session.newest
+                assert newest is not None
+                self._decide(member.LeftBehind(newest))
+                return
             interval_s = min(2 * interval_s, ASK_INTERVAL_MAX_S)
+
+    def _is_left_behind(
+        self, commit: Commit, answers: Iterable[Knowledge], waited_s: float
+    ) -> bool:
+        """Others go on by the planned change that is known here, or have stopped for it.
+
+        Where nobody can tell, and no generation of survivors comes, the job stops all the same.
+        """
+        newest, work = self._session.newest, self._standing.open_work
+        if newest is None or newest.generation <= commit.generation:
+            return False
+        if not newest.pauses:
+            return any(
+                one.finished or (one.entered is not None and one.entered >= newest.generation)
+                for one in answers
+            )
+        if any(self._needs_nothing(one, newest.generation) for one in answers):
+            return True
+        has_boundary = work is None or work.kind is not OperationKind.EVALUATION
+        return has_boundary and waited_s >= self._session.settings.linger_timeout_s
 
     def _end_is_known(self, answers: Iterable[Knowledge]) -> bool:
         """A member that finished says that all had come to the end, this worker included."""
@@ -458,16 +491,41 @@ class Together:
         self._session.say(FencedOff(generation=commit.generation))
         leave(self._session, 0)
 
-    def _leave(self, commit: Commit, *, pauses: bool) -> NoReturn:
-        if pauses and self.is_main:
-            with suppress(GenerationBroken):  # in an evaluation: its boundary has passed
-                self._write_snapshot(last=True)
+    def _leave(self, commit: Commit, *, pauses: bool) -> None:
+        if pauses:
+            self._keep_state(commit.generation)
+            newest = self._session.newest
+            assert newest is not None
+            self._decide(member.CommitKnown(newest))
+            if not isinstance(self._state, member.Leaving):
+                return
         self._snapshots.finish()
         self._left_for = commit.generation
         self._session.say(Drained(generation=commit.generation, step=self._training.place.step))
         self._session.flush()
         self._linger(lambda known: self._needs_nothing(known, commit.generation))
         leave(self._session, 0)
+
+    def _keep_state(self, generation: GenerationNumber) -> None:
+        """Where the job stops one of its members writes a snapshot: main, as long as it lives."""
+        commit = self._commit
+        assert commit is not None
+        membership = Membership(commit, self._me, self._session.settings.token)
+        main = commit.process_rank(commit.main) if commit.main is not None else None
+        if not await_writer(
+            membership,
+            self._session,
+            main or 0,
+            has_kept=lambda known: self._needs_nothing(known, generation),
+            superseded=lambda: self._is_asked_back(generation),
+        ):
+            with suppress(GenerationBroken):  # in an evaluation: its boundary has passed
+                self._write_snapshot(last=True)
+
+    def _is_asked_back(self, pause: GenerationNumber) -> bool:
+        """Survivors of a loss go on, this worker among them: who was behind could not stop."""
+        newest = self._session.newest
+        return newest is not None and newest.generation > pause and self._me in newest.workers
 
     def _needs_nothing(self, known: Knowledge, generation: GenerationNumber) -> bool:
         """A peer that has entered the next generation, or left for it, is past the old one."""

@@ -571,7 +571,7 @@ class World:
         worker.known, worker.stuck = commit, False
         waits = worker.broken or worker.forming or worker.entered is None
         if commit.mode is not Mode.BOUNDARY or waits:
-            worker.forming = True
+            worker.forming = not _is_planned_without(worker, commit)
 
     def end(
         self,
@@ -711,6 +711,11 @@ class World:
         for worker in self._all():
             if not (worker.broken or worker.forming) or worker.known is None:
                 continue
+            if self._is_left_behind(worker, worker.known):
+                self.say(worker.id, FencedOff(generation=worker.known.generation))
+                self.end(worker.id, exit_code=0)
+                busy = True
+                continue
             group = worker.known.workers if worker.forming else ()
             entered = worker.entered.workers if worker.entered else ()
             for peer in map(self._find, dict.fromkeys((*group, *entered))):
@@ -722,6 +727,19 @@ class World:
                         self.say(listener.id, CommitSeen(commit=teller.known))
                         busy = True
         return busy
+
+    def _is_left_behind(self, worker: Worker, known: Commit) -> bool:
+        """Somebody of its group goes on by the planned change that leaves it out."""
+        if not _is_planned_without(worker, known) or worker.entered is None:
+            return False
+        others = [self._find(other) for other in worker.entered.workers]
+        return any(
+            other is not None
+            and other.entered is not None
+            and other.entered.generation >= known.generation
+            and not self._cannot_meet(worker.id, other.id)
+            for other in others
+        )
 
     def train(self, steps: int) -> None:
         """Every group whose members all run completes steps; a dead member breaks the others."""
@@ -842,7 +860,8 @@ class World:
         )
         self.say(worker_id, said)
         # BROKEN -> FORMING: what it knows already is newer than what broke
-        worker.forming = worker.known is not None and worker.known.generation > commit.generation
+        newer = worker.known is not None and worker.known.generation > commit.generation
+        worker.forming = newer and not _is_planned_without(worker, worker.known)
 
     def finish(self, *places: str) -> None:
         """Training is over: all, or these, say the digest, run their tail and end."""
@@ -854,6 +873,13 @@ class World:
                                              metrics={}, epochs=1))  # fmt: skip
                 self.end(worker.id, exit_code=0)
         self.pump()
+
+
+def _is_planned_without(worker: Worker, commit: Commit | None) -> bool:
+    """A broken worker holds its state until others have passed the boundary to such a change."""
+    if commit is None or not worker.broken or worker.entered is None:
+        return False
+    return commit.mode is Mode.BOUNDARY and worker.id not in commit.workers
 
 
 def _arrival(worker: Worker) -> entry.Arrival:

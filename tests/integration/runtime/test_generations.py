@@ -241,6 +241,146 @@ def test_loader_workers_follow_their_process_through_changes(
         assert crew.finished(b) == {reference}
 
 
+# --- who shall go, and may be the last that holds the state ------------------------------------
+
+
+@pytest.mark.parametrize("drained", [0, 1])
+def test_who_shall_leave_is_asked_back_where_the_others_die_before_the_boundary(
+    crew: Crew, reference: str, drained: int
+) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(3, a, b)
+    last, other = crew.hands[drained], crew.hands[1 - drained]
+    os.kill(other.pid, signal.SIGSTOP)
+    crew.until(lambda: last.beat.phase.name == "EXCHANGE", "one waits for the frozen one")
+    crew.commit(Mode.BOUNDARY, {1 - drained: range(8)})
+    crew.kill(other)
+    crew.until(lambda: bool(last.all(messages.Broken)), "the loss is said")
+    crew.ended(other)
+    crew.entered(crew.commit(Mode.NOW, {drained: range(8)}))
+    assert crew.finished(last) == {reference}
+
+
+def test_where_main_dies_before_the_boundary_to_a_pause_the_others_are_asked_back(
+    crew: Crew, reference: str
+) -> None:
+    a, b = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(3, a, b)
+    os.kill(a.pid, signal.SIGSTOP)
+    crew.until(lambda: b.beat.phase.name == "EXCHANGE", "one waits for the frozen one")
+    crew.commit(Mode.BOUNDARY, None)
+    crew.kill(a)
+    crew.ended(a)
+    crew.until(lambda: bool(b.all(messages.Broken)), "the loss is said")
+    crew.entered(crew.commit(Mode.NOW, {1: range(8)}))
+    assert crew.finished(b) == {reference}
+
+
+def test_where_nobody_asks_back_the_job_stops_all_the_same_with_the_state_at_the_boundary(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    """As where etcd has gone after the commit."""
+    with Crew(zygote, tmp_path, SCRIPT, "pause=0.002", linger_timeout_s=1.0) as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        crew.at_step(3, a, b)
+        os.kill(a.pid, signal.SIGSTOP)
+        crew.until(lambda: b.beat.phase.name == "EXCHANGE", "one waits for the frozen one")
+        step = b.beat.step
+        crew.commit(Mode.BOUNDARY, None)
+        crew.kill(a)
+        crew.ended(a, b)
+        written = b.last(messages.SnapshotWritten)
+        assert written is not None
+        assert written.step == step
+
+
+def test_a_pause_in_an_evaluation_that_broke_is_no_end(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    with Crew(
+        zygote, tmp_path, LOSSY, "n0", "evaluation", "6", "pause=0.002", linger_timeout_s=1.0
+    ) as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        crew.until(lambda: bool(a.all(messages.Broken)), "the loss is said")
+        crew.kill(b)
+        crew.ended(b)
+        crew.commit(Mode.BOUNDARY, None)
+        with pytest.raises(AssertionError, match="it leaves"):
+            crew.until(lambda: a.status is not None, "it leaves", within_s=2.0)
+        crew.entered(crew.commit(Mode.NOW, {0: range(8)}))
+        assert crew.finished(a) == {reference}
+
+
+def test_who_has_come_to_the_pause_is_asked_back_by_who_has_not(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    with Crew(zygote, tmp_path, LOSSY, "n0", "step", "5", "pause=0.02") as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        crew.until(lambda: b.beat.step == 4 and b.beat.rank == 5, "b is amid step 4")
+        os.kill(b.pid, signal.SIGSTOP)
+        crew.until(lambda: a.beat.phase.name == "EXCHANGE", "a waits for the frozen one")
+        # Both say so in step 5, of which a, who is main, loses the result.
+        crew.commit(Mode.BOUNDARY, None)
+        os.kill(b.pid, signal.SIGCONT)
+        crew.until(lambda: bool(a.all(messages.Broken)), "the loss is said")
+        assert a.all(messages.Broken)[0].position == 5
+        crew.until(lambda: b.beat.position == 6, "b has the result")
+        crew.entered(crew.commit(Mode.NOW, {0: range(4), 1: range(4, 8)}))
+        assert not b.all(messages.Broken)
+        assert crew.finished(a, b) == {reference}
+
+
+def test_where_main_dies_while_it_writes_the_last_snapshot_another_member_writes_it(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    mark = tmp_path / "writes"
+    script = SCRIPT.with_name("stalling.py")
+    with Crew(zygote, tmp_path, script, "n0", str(mark), "pause=0.002") as crew:
+        a, b, c = start(crew, 3)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(3), 1: range(3, 6), 2: range(6, 8)}))
+        crew.at_step(3, a, b, c)
+        crew.commit(Mode.BOUNDARY, None)
+        crew.until(mark.exists, "main writes")
+        with pytest.raises(AssertionError, match="somebody leaves"):
+            crew.until(
+                lambda: b.status is not None or c.status is not None,
+                "somebody leaves",
+                within_s=1.0,
+            )
+        crew.kill(a)
+        crew.ended(a, b, c)
+        assert (b.status, c.status) == (0, 0)
+        written, left = b.last(messages.SnapshotWritten), b.last(messages.Drained)
+        assert written is not None
+        assert left is not None
+        assert written.step == left.step
+        assert not c.all(messages.SnapshotWritten), "one is enough"
+
+
+def test_a_snapshot_that_is_due_is_written_also_where_the_group_changes(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    with Crew(
+        zygote, tmp_path, SCRIPT, "pause=0.02", snapshot_every_steps=1, snapshot_every_s=None
+    ) as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        crew.at_step(3, a, b)
+        late = crew.start("late")
+        crew.registered(late)
+        commit = crew.commit(Mode.BOUNDARY, {0: [0, 1, 2], 1: [3, 4, 5], 2: [6, 7]})
+        crew.entered(commit)
+        step = next(e.step for e in a.all(messages.Entered) if e.generation == commit.generation)
+        crew.at_step(step + 3, a)
+        assert step in [written.step for written in a.all(messages.SnapshotWritten)]
+        assert crew.finished(a, b, late) == {reference}
+
+
 # --- commits that do not reach everybody at once ----------------------------------------------
 
 

@@ -18,6 +18,7 @@ from easyscale.runtime import job as jobs
 from easyscale.runtime import tree
 from easyscale.runtime.job import Job, init
 from easyscale.runtime.step import Step
+from easyscale.runtime.team import Alone
 
 Init = Callable[..., Job]
 
@@ -233,6 +234,23 @@ def test_an_evaluation_gives_every_batch_in_order_and_changes_nothing(start: Ini
     assert [bits(one["sum"]) for one in again] == expected
     assert torch.equal(stream, torch.get_rng_state())
     assert [part.training for part in model.modules()] == [True, True, True, True, False]
+
+
+def test_each_batch_of_an_evaluation_is_a_sign_of_life(
+    start: Init, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs: list[int] = []
+    done: list[int] = []
+    monkeypatch.setattr(Alone, "show_awake", lambda _: signs.append(len(done)))
+    job = start(logical_workers=2)
+    job.register(model=net())
+
+    def count(batch: list[torch.Tensor]) -> int:
+        done.append(1)
+        return len(batch[0])
+
+    job.evaluate(count, job.loader(rows(10), batch_size=3))
+    assert signs == [1, 2, 3, 4]
 
 
 def test_what_an_evaluation_writes_into_buffers_is_put_back_after_each_batch(

@@ -17,6 +17,7 @@ from easyscale.runtime.member import (
     Forming,
     Leave,
     Leaving,
+    LeftBehind,
     Running,
     SayBroken,
     SayEntered,
@@ -53,6 +54,7 @@ JOIN = commit(2, A, B, C)
 LOSS = commit(2, A, mode=Mode.NOW)
 WITHOUT_ME = commit(2, B, mode=Mode.NOW)
 PAUSE = commit(2)
+DRAINED = commit(2, B)
 
 
 def test_a_waiting_worker_forms_the_first_commit_that_names_it() -> None:
@@ -70,8 +72,29 @@ def test_a_worker_that_is_stuck_takes_any_newer_commit(state: member.State) -> N
     for newer in (JOIN, LOSS, commit(2, A, B, mode=Mode.RESTORE)):
         assert decide(state, CommitKnown(newer)) == (Forming(newer, has_state=True), Form(newer))
     assert decide(state, CommitKnown(WITHOUT_ME)) == (Fenced(WITHOUT_ME), Fence(WITHOUT_ME))
+
+
+def test_who_forms_ends_for_a_planned_change_without_it() -> None:
+    forming = Forming(FIRST, has_state=True)
     paused = (Leaving(PAUSE, pauses=True), Leave(PAUSE, pauses=True))
-    assert decide(state, CommitKnown(PAUSE)) == paused
+    assert decide(forming, CommitKnown(PAUSE)) == paused
+    assert decide(forming, CommitKnown(DRAINED)) == (Fenced(DRAINED), Fence(DRAINED))
+
+
+def test_who_is_broken_keeps_its_state_until_others_have_passed_the_boundary_without_it() -> None:
+    broken = Broken(FIRST, has_state=True)
+    for planned in (DRAINED, PAUSE):
+        assert decide(broken, CommitKnown(planned)) == (broken, None)
+    # Who was to go on has ended: this one is asked back.
+    assert decide(broken, CommitKnown(LOSS)) == (Forming(LOSS, has_state=True), Form(LOSS))
+    assert decide(broken, LeftBehind(DRAINED)) == (Fenced(DRAINED), Fence(DRAINED))
+    paused = (Leaving(PAUSE, pauses=True), Leave(PAUSE, pauses=True))
+    assert decide(broken, LeftBehind(PAUSE)) == paused
+
+
+def test_only_who_is_broken_is_left_behind() -> None:
+    for state in (Waiting(), Forming(FIRST, has_state=True), Running(FIRST), Finished(FIRST)):
+        assert decide(state, LeftBehind(DRAINED)) == (state, None)
 
 
 @pytest.mark.parametrize("state", [Forming(JOIN, has_state=False), Broken(JOIN, has_state=False)])
@@ -158,9 +181,17 @@ def test_a_broken_wait_is_said_with_its_suspects() -> None:
 
 def test_whoever_has_left_stays_away() -> None:
     newer = commit(5, A, B, mode=Mode.NOW)
-    for state in (Leaving(PAUSE, pauses=True), Finished(FIRST), Fenced(LOSS)):
+    for state in (Leaving(DRAINED, pauses=False), Finished(FIRST), Fenced(LOSS)):
         for event in (CommitKnown(newer), Entered(), WaitBroke((), "x"), EndCompleted()):
             assert decide(state, event) == (state, None)
+
+
+def test_who_stops_for_a_pause_goes_on_where_a_loss_comes_between() -> None:
+    stopping = Leaving(PAUSE, pauses=True)
+    back = commit(3, A, B, mode=Mode.NOW)
+    assert decide(stopping, CommitKnown(back)) == (Forming(back, has_state=True), Form(back))
+    for other in (FIRST, PAUSE, commit(3, B, mode=Mode.NOW)):
+        assert decide(stopping, CommitKnown(other)) == (stopping, None)
 
 
 def test_the_end_is_said_once() -> None:

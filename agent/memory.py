@@ -36,8 +36,9 @@ class Trial:
     generation: GenerationNumber
     #: The map before it, in the order of the process ranks.
     former: tuple[Assignment, ...]
-    #: Seconds of a step as measured under that map, and as promised of this one.
+    #: Seconds of a step as measured under that map, of it beside micro-steps, and as promised now.
     before_s: float
+    beside_s: float
     promised_s: float
     #: It is judged when the job has completed so many operations.
     due: int

@@ -5,7 +5,7 @@ The leader writes these records; agents tell people what changed in them, comman
 
 import msgspec
 
-from easyscale.model import Determinism, GenerationNumber, Record, WorkerId
+from easyscale.model import Assignment, Determinism, GenerationNumber, Record, WorkerId
 
 
 class SlowSlot(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +53,22 @@ class DoubtedSlot(msgspec.Struct, frozen=True, kw_only=True):
     #: So many times as long; written anew when it has changed clearly.
     factor: float
     reason: str
+    #: What it measured when that was found, and the position up to which it is doubted for it, for
+    #: the next leader; 0: that one finds out anew.
+    micro_step_s: float = 0.0
+    until: int = 0
+
+
+class MapOnTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A move for speed that is not judged yet: what it has to beat, and what comes back else."""
+
+    generation: GenerationNumber
+    former: tuple[Assignment, ...]
+    before_s: float
+    beside_s: float
+    promised_s: float
+    #: The position from which on it is judged.
+    due: int
 
 
 class SwingingSlot(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +101,7 @@ class SpeedRecord(Record, frozen=True, kw_only=True):
     #: What else its leader goes by, so that others can tell why the plan is this one.
     doubts: tuple[DoubtedSlot, ...] = ()
     swings: tuple[SwingingSlot, ...] = ()
+    trial: MapOnTrial | None = None
     max_nodes: int | None = None
 
 

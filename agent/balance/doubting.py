@@ -20,11 +20,33 @@ def told(memory: Memory, known: Iterable[DoubtedSlot]) -> tuple[DoubtedSlot, ...
     """The leader's doubts for a record, those that stand there already as they stand there."""
     written = {each.worker: each for each in known}
     found = (
-        DoubtedSlot(worker=worker, factor=doubt.factor, reason=_reason(worker, memory))
+        _told(worker, doubt, memory)
         for worker, doubt in sorted(memory.doubts.items())
         if doubt.factor >= _LEAST
     )
     return tuple(_as_written(each, written.get(each.worker)) for each in found)
+
+
+def _told(worker: WorkerId, doubt: Doubt, memory: Memory) -> DoubtedSlot:
+    reason = _reason(worker, memory)
+    if worker in memory.starved:  # it follows each measurement, and the next leader sees who waits
+        return DoubtedSlot(worker=worker, factor=doubt.factor, reason=reason)
+    return DoubtedSlot(
+        worker=worker,
+        factor=doubt.factor,
+        reason=reason,
+        micro_step_s=doubt.micro_step_s,
+        until=doubt.until,
+    )
+
+
+def remembered(doubts: Iterable[DoubtedSlot]) -> dict[WorkerId, Doubt]:
+    """What the next leader goes on doubting; who else may be to blame, it does not know."""
+    return {
+        each.worker: Doubt(each.factor, each.micro_step_s, each.until)
+        for each in doubts
+        if each.until
+    }
 
 
 def _as_written(new: DoubtedSlot, old: DoubtedSlot | None) -> DoubtedSlot:

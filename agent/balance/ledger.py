@@ -10,7 +10,7 @@ import msgspec
 
 from easyscale.agent import drafts, gathering
 from easyscale.agent.actions import KeepProfile, Transact
-from easyscale.agent.balance import doubting, keeping, profile, proposals, swings
+from easyscale.agent.balance import doubting, keeping, profile, proposals, swings, trials
 from easyscale.agent.balance.planner import Place, step_of
 from easyscale.agent.balance.spares import spares
 from easyscale.agent.state import State, Turn
@@ -38,6 +38,8 @@ def publish(turn: Turn) -> None:
     base, memory = state.view.base, state.memory
     if base is None or memory.entered != base.generation or state.token is None:
         return
+    if memory.replaced_by != base.generation:
+        return  # a new leader that has not read yet what it would write over
     _put(turn, state.keys.speed, _speed(turn, base), state.view.speed)
     if turn.now.s - state.proposed_s >= _PROPOSE_EVERY_S:
         turn.set(proposed_s=turn.now.s)
@@ -104,6 +106,7 @@ def _speed(turn: Turn, base: Commit) -> SpeedRecord:
         tried=memory.tried,
         doubts=doubting.told(memory, known.doubts if known is not None else ()),
         swings=swings.told(memory, state.settings.balance),
+        trial=trials.told(memory, base),
         max_nodes=state.settings.max_nodes,
     )
 

@@ -1,10 +1,13 @@
-"""What a new leader takes from the records: the plan before, what was tried, who swings. Pure."""
+"""What a new leader takes from the records: the plan before, what was tried, who is slow. Pure.
+
+Who was told slow stays so until it is seen to be well: a new leader is no news of a slot.
+"""
 
 from dataclasses import replace
 
-from easyscale.agent.balance import swings
-from easyscale.agent.memory import Memory
-from easyscale.balance import FormerPlan
+from easyscale.agent.balance import doubting, swings, trials
+from easyscale.agent.memory import Memory, Slowness
+from easyscale.balance import FormerPlan, SpeedRecord
 from easyscale.model import Commit
 from easyscale.rendezvous.agreement import JobView
 
@@ -15,13 +18,38 @@ def recall(view: JobView, memory: Memory) -> Memory:
     if base is None or memory.replaced_by == base.generation:
         return memory
     if memory.replaced_by is None and written is not None:
-        memory = replace(memory, tried=written.tried, swings=swings.remembered(written.swings))
+        memory = _as_written(memory, written, base)
     if written is not None and written.generation == base.generation:
         return replace(memory, replaced_by=base.generation, former=written.former)
     earlier = [c for g, c in view.commits.items() if g < base.generation and c.members]
     former = max(earlier, key=lambda commit: commit.generation, default=None)
     return replace(
         memory, replaced_by=base.generation, former=_former(former, base) if former else None
+    )
+
+
+def _as_written(memory: Memory, written: SpeedRecord, base: Commit) -> Memory:
+    """Of slots that are members still; when each became slow is known by the step only."""
+    slow = [each for each in written.slow if each.worker in base.workers]
+    return replace(
+        memory,
+        tried=written.tried,
+        doubts=doubting.remembered(written.doubts),
+        swings=swings.remembered(written.swings),
+        trial=trials.remembered(written.trial, base),
+        best={each.worker: each.micro_step_s / each.ratio for each in slow},
+        slow={
+            each.worker: Slowness(
+                since=memory.position,
+                since_step=each.since_step,
+                micro_step_s=each.micro_step_s,
+                ratio=each.ratio,
+                usual="",
+                is_told=True,
+                reason=each.reason,
+            )
+            for each in slow
+        },
     )
 
 

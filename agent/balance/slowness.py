@@ -193,10 +193,11 @@ class _Watch:
         ratio = taken_s / self.speeds.usual_s(worker)
         present_s = taken_s * self.slowed[worker]
         found = replace(
-            known or self._first(worker),
+            known or self._first(),
             micro_step_s=present_s,
             data_wait_s=self._data_wait_s(worker, excess_s=present_s * (1 - 1 / ratio)),
             ratio=ratio,
+            usual="its best" if self.speeds.is_alone(worker) else "its kind",
         )
         well = 1 + (balance.slow_from - 1) / 2
         is_well = ratio < well
@@ -222,13 +223,13 @@ class _Watch:
         beyond_s = wait_s - self.speeds.usual_wait_s(worker)
         return wait_s if slot.data_wait_s is not None and beyond_s > excess_s / 2 else 0.0
 
-    def _first(self, worker: WorkerId) -> Slowness:
+    def _first(self) -> Slowness:
         return Slowness(
             since=self.memory.position,
             since_step=self._step,
             micro_step_s=0.0,
             ratio=1.0,
-            usual="its best" if self.speeds.is_alone(worker) else "its kind",
+            usual="",
             is_told=False,
             since_s=self.now,
         )
@@ -296,7 +297,7 @@ class _Watch:
             return f"{speed}: emptied, a rank there would be what all others wait for"
         others = [each for each in base.workers if each != worker]
         if not others:
-            return f"{speed}; no other slot"
+            return f"{speed}; no other slot computes"
         layout = drafts.lay_out(view, others, present=drafts.ranks_of(base))
         counts = planner.shares(len(ranks) for ranks in layout.ranks.values())
         return f"{speed}; holds {held}, without it {_ms(profile.seconds(layout.step))} ({counts})"

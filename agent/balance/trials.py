@@ -14,7 +14,7 @@ from easyscale.agent.balance import profile, suspecting, swings
 from easyscale.agent.balance.planner import Place, shares, step_of
 from easyscale.agent.memory import Appeal, Memory, Trial
 from easyscale.agent.settings import Balance, LaunchSettings
-from easyscale.balance import TriedPlan
+from easyscale.balance import MapOnTrial, TriedPlan
 from easyscale.model import (
     Assignment,
     Commit,
@@ -57,10 +57,40 @@ def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSett
         generation=plan.generation,
         former=held_in(base),
         before_s=before_s,
+        beside_s=max(0.0, before_s - plan.step_s[0]),
         promised_s=plan.step_s[1],
         due=progress.position + settings.balance.trial_steps,
     )
     return replace(memory, trial=trial, appeal=None)
+
+
+def told(memory: Memory, base: Commit) -> MapOnTrial | None:
+    """What the next leader has to know to judge the running map, for a record."""
+    trial = memory.trial
+    if trial is None or trial.generation != base.generation:
+        return None
+    return MapOnTrial(
+        generation=trial.generation,
+        former=trial.former,
+        before_s=trial.before_s,
+        beside_s=trial.beside_s,
+        promised_s=trial.promised_s,
+        due=trial.due,
+    )
+
+
+def remembered(written: MapOnTrial | None, base: Commit) -> Trial | None:
+    """The same as the leader has it, while that map runs."""
+    if written is None or written.generation != base.generation:
+        return None
+    return Trial(
+        generation=written.generation,
+        former=written.former,
+        before_s=written.before_s,
+        beside_s=written.beside_s,
+        promised_s=written.promised_s,
+        due=written.due,
+    )
 
 
 def _appeal(plan: Plan, view: JobView, memory: Memory) -> Appeal | None:
@@ -116,14 +146,13 @@ def judge(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
         return memory
     now_s = 1 / progress.steps_per_s
     # Slots may have become slower meanwhile: then the former map would be slower now, too.
-    predicted_s = _step_now(view, trial.former, memory)
-    former_s = max(trial.before_s, predicted_s)
+    former_s = max(trial.before_s, _step_now(view, trial.former, memory))
     slots = drafts.slots_of(view)
     noise = profile.noise(slots[m.worker] for m in base.members if m.ranks and m.worker in slots)
     tolerance = settings.balance.trial_tolerance
     # What a step takes beside micro-steps, it took before, too.
-    work_s = now_s - max(0.0, trial.before_s - predicted_s)
-    promised_s = max(trial.promised_s, _step_now(view, held_in(base), memory))
+    work_s = now_s - trial.beside_s
+    promised_s = max(trial.promised_s, *_steps_now(view, held_in(base), memory))
     is_slower = now_s > former_s * (1 + max(tolerance, noise))
     if not is_slower and work_s <= promised_s * (1 + max(tolerance, _PROMISE_NOISE * noise)):
         return replace(memory, trial=None)
@@ -156,9 +185,19 @@ def held_in(commit: Commit) -> tuple[Assignment, ...]:
 
 
 def _step_now(view: JobView, held: tuple[Assignment, ...], memory: Memory) -> float:
-    times = profile.micro_steps(drafts.slots_of(view).values(), memory.doubts)
-    places = (Place(each.worker, times.get(each.worker, 1), each.ranks) for each in held)
-    return profile.seconds(step_of(places))
+    return _steps_now(view, held, memory)[0]
+
+
+def _steps_now(view: JobView, held: tuple[Assignment, ...], memory: Memory) -> tuple[float, float]:
+    """What a step takes with these ranks as slots measure, and as they did in the last steps."""
+    slots = drafts.slots_of(view)
+    times = profile.micro_steps(slots.values(), memory.doubts)
+    late = profile.micro_steps(profile.of_late(slots.values()), memory.doubts)
+    now, of_late = (
+        step_of(Place(each.worker, taken.get(each.worker, 1), each.ranks) for each in held)
+        for taken in (times, late)
+    )
+    return profile.seconds(now), profile.seconds(of_late)
 
 
 def _speeds(view: JobView, base: Commit) -> dict[str, float]:

@@ -87,6 +87,16 @@ def test_a_slot_that_is_spare_gets_a_worker_when_another_one_of_its_node_is_slow
     assert {each.spawn for each in race.workers} == {1}, "nobody was started anew"
 
 
+@simulated
+@pytest.mark.parametrize("on_b", [0, 1])
+def test_the_only_slot_of_a_job_is_relieved_by_one_that_was_never_measured(on_b: int) -> None:
+    race = Race([between(0.1, 0.5, 20, 10**9), steady(0.1)], 1, on_b=on_b)
+    race.until((0, 1), within=90)
+    race.run(60)
+    assert race.counts == (0, 1)
+    assert race.moves == 1
+
+
 def slow_at_a() -> tuple[Job, Memory]:
     """A job whose slot at `a` is known to be slow, and what is remembered of it at step 5."""
     slow = Slowness(0, 0, 0.4, 4.0, "its kind", is_told=True)

@@ -86,5 +86,7 @@ def test_a_map_that_is_on_trial_is_judged_before_anybody_is_looked_at() -> None:
     looks = probing.probe(scene)
     assert looks is not None
     assert "c/cpu:0 is given rank" in looks.reason
-    trial = Trial(generation=number(2), former=(), before_s=0.4, promised_s=0.3, due=510)
+    trial = Trial(
+        generation=number(2), former=(), before_s=0.4, beside_s=0.0, promised_s=0.3, due=510
+    )
     assert probing.probe(replace(scene, memory=replace(memory, trial=trial))) is None

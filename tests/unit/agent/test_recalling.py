@@ -1,13 +1,24 @@
-"""What a leader knows from records: the plan before, and, when it is new, what was tried."""
+"""What a leader knows from records: the plan before; when it is new, all that was found out."""
 
 import msgspec
+import pytest
 
 from easyscale.agent.balance.recalling import recall
-from easyscale.agent.memory import Memory, Swing
-from easyscale.balance import FormerPlan, SpeedRecord, SwingingSlot, TriedPlan
-from easyscale.model import Mode
+from easyscale.agent.memory import Doubt, Memory, Swing, Trial
+from easyscale.balance import (
+    DoubtedSlot,
+    FormerPlan,
+    MapOnTrial,
+    SlowSlot,
+    SpeedRecord,
+    SwingingSlot,
+    TriedPlan,
+)
+from easyscale.model import Assignment, LogicalRank, Mode
+from tests.support.speeds import Race, Slot, between, steady
 from tests.support.views import KEYS, Job, commit, number, worker
 
+simulated = pytest.mark.timeout(90)
 A, B = worker("a"), worker("b")
 TRIED = TriedPlan(
     counts=((A, 3), (B, 1)),
@@ -48,6 +59,99 @@ def test_a_new_leader_knows_who_swings_what_was_tried_and_the_plan_before() -> N
     assert memory.tried == (TRIED,)
     assert memory.swings == {B: Swing(times=1, slow_s=0.4, until=900, since=7)}
     assert memory.former == former
+
+
+def test_a_new_leader_knows_who_is_slow_who_is_doubted_and_which_map_is_on_trial() -> None:
+    slow = SlowSlot(
+        worker=B, since_step=3, micro_step_s=0.4, ratio=4.0, emptied=False, reason="400 ms"
+    )
+    gone = msgspec.structs.replace(slow, worker=worker("c"))
+    former = (Assignment(A, (LogicalRank(0),)), Assignment(B, (LogicalRank(1),)))
+    trial = MapOnTrial(
+        generation=number(2), former=former, before_s=0.5, beside_s=0.1, promised_s=0.3, due=30
+    )
+    doubts = (
+        DoubtedSlot(worker=A, factor=2.0, reason="slower", micro_step_s=0.1, until=900),
+        DoubtedSlot(worker=B, factor=1.3, reason="it waited for data with 4 ranks"),
+    )
+    record = SpeedRecord(
+        generation=number(2),
+        planned_at="t",
+        planned_at_step=4,
+        slow=(slow, gone),
+        trial=trial,
+        doubts=doubts,
+    )
+    memory = recall(changed().put(KEYS.speed, record).view(), Memory(position=9))
+    assert {w: (s.ratio, s.since_step, s.is_told) for w, s in memory.slow.items()} == {
+        B: (4.0, 3, True)
+    }
+    assert memory.best == {B: 0.1}, "what it is held against where it is the only one of its kind"
+    assert memory.trial == Trial(number(2), former, 0.5, 0.1, 0.3, 30)
+    assert memory.doubts == {A: Doubt(2.0, 0.1, 900)}
+    other = msgspec.structs.replace(trial, generation=number(1))
+    record = msgspec.structs.replace(record, trial=other)
+    assert recall(changed().put(KEYS.speed, record).view(), Memory()).trial is None
+
+
+def led_anew(race: Race) -> None:
+    """The store is away for as long as the leader may lead without it; then it leads again."""
+    race.world.server.stop()
+    race.run(3)
+    race.world.advance(1.5)
+    race.world.server.start()
+    race.world.advance(1.0)
+    assert [line for line in race.world.trace if line == "a: leads"][1:], "it led anew"
+
+
+@simulated
+@pytest.mark.parametrize("slow_s", [0.4, 4.0])
+def test_a_new_leader_is_no_news_of_slow_slots(slow_s: float) -> None:
+    race = Race([steady(0.1), steady(0.1), steady(slow_s)], 9)
+    race.run(30)
+    led_anew(race)
+    race.run(20)
+    assert len(race.told("slow")) == 1
+    assert race.told("recovered_speed") == []
+
+
+@simulated
+def test_who_leads_anew_while_a_plan_is_open_writes_nothing_it_has_not_read() -> None:
+    race = Race([steady(0.1), steady(0.4), steady(0.1)], 9, on_b=1)
+    race.run(30)
+    world = race.world
+    world.nodes["b"].deaf = True
+    world.wish("migrate", "a", "cpu:0", target="b")
+    world.advance(2.0)
+    world.server.stop()
+    world.advance(2.0)
+    world.server.start()
+    world.advance(2.0)
+    open_plan = world.nodes["a"].state.view.open_plan
+    assert open_plan is not None, "it waits for b"
+    slow = world.record(world.keys.speed)["slow"]
+    assert [each["worker"][2] for each in slow] == ["cpu:1"]
+
+
+@simulated
+def test_a_new_leader_does_not_call_the_only_slot_of_a_job_well() -> None:
+    race = Race([between(0.1, 0.3, 20, 140)], 3)
+    race.run(80)
+    led_anew(race)
+    race.run(40)
+    assert race.told("recovered_speed") == []
+    race.run(100)
+    assert len(race.told("recovered_speed")) == 1
+
+
+@simulated
+def test_a_map_on_trial_is_judged_by_the_next_leader() -> None:
+    liar = Slot(lambda _: 0.1, claims=0.5)
+    race = Race([liar, steady(0.1), steady(0.1)], 9)
+    race.until((5, 2, 2), within=30)
+    race.run(3)
+    led_anew(race)
+    race.until((3, 3, 3), within=25)
 
 
 def test_who_leads_already_believes_its_own_memory() -> None:

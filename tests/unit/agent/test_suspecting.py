@@ -118,6 +118,15 @@ def test_whoever_lies_the_map_comes_near_the_optimum_in_a_few_moves(seed: int) -
 
 
 @simulated
+def test_work_beside_the_micro_steps_is_known_though_a_slot_becomes_slower_in_a_trial() -> None:
+    slower = Slot(lambda step: 0.4 if step < 14 else 0.5)
+    race = Race([steady(0.1), steady(0.1), slower], 9, overhead_s=0.15)
+    race.run(60)
+    assert race.counts == (4, 4, 1)
+    assert race.moves == 1, "nobody is doubted for it"
+
+
+@simulated
 @pytest.mark.parametrize("overhead_s", [0.03, 0.1, 0.3])
 def test_work_beside_the_micro_steps_that_grows_with_a_move_ends_at_the_optimum(
     overhead_s: float,

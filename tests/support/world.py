@@ -63,6 +63,14 @@ TTL_S = 5
 _T = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """What those of one operation come to: the newest commit, and whether all knew it."""
+
+    newest: Commit | None = None
+    switches: bool = False
+
+
 @dataclass
 class Worker:
     """A played worker: it knows commits, forms generations and completes steps with its group."""
@@ -83,6 +91,8 @@ class Worker:
     share: tuple[int, ...] | None = None
     #: It can serve the result of the operation before.
     has_record: bool = False
+    #: All have sent what makes the running operation; it has not read it yet, as others have.
+    unread: Headers | None = None
     #: It arrives in the generation it knows and does not get through the handshake.
     stuck: bool = False
 
@@ -700,7 +710,7 @@ class World:
 
     def _enter(self, worker: Worker, commit: Commit, position: int) -> None:
         worker.entered, worker.forming, worker.broken = commit, False, False
-        worker.position = position
+        worker.position, worker.unread = position, None
         self.note(f"{worker.id.place} enters {commit.generation.label} at {worker.position}")
         self.say(worker.id, Entered(generation=commit.generation, position=Position(position),
                                     step=worker.position, has_state=True, pause_s=0.0))  # fmt: skip
@@ -767,28 +777,31 @@ class World:
             if any(self._is_dead(worker) for worker in commit.workers):
                 for worker in group:
                     self.break_(worker.id, [w for w in commit.workers if self._is_dead(w)])
+            else:
+                self._read_late(group)
             return
-        if len({worker.position for worker in group}) > 1:
-            self._catch_up(group)
+        if any(worker.unread for worker in group):
+            self._read_late(group)
             return
         self._count(group)
-        done = [worker for worker in group if not only or worker.id in only]
-        self._complete(done)
-        if boundary:
-            self._agree(commit, group, done)
-
-    def _complete(self, group: list[Worker]) -> None:
+        headers = self._headers(commit, group) if boundary else Headers()
         for worker in group:
+            worker.unread = headers
+        self._read([worker for worker in group if not only or worker.id in only])
+
+    def _read_late(self, group: list[Worker]) -> None:
+        """Everything had been sent, also by who has switched since."""
+        self._read([worker for worker in group if worker.unread])
+
+    def _read(self, group: list[Worker]) -> None:
+        for worker in group:
+            headers, worker.unread = worker.unread, None
+            assert headers is not None
             worker.position += 1
             worker.held, worker.share, worker.has_record = (), None, True
             self.say(worker.id, self.report_of(worker))
-
-    def _catch_up(self, group: list[Worker]) -> None:
-        """Everything had been sent: who reads late has the result now."""
-        top = max(worker.position for worker in group)
-        behind = [worker for worker in group if worker.position < top]
-        assert all(worker.position == top - 1 for worker in behind), self.trace[-40:]
-        self._complete(behind)
+            if headers.newest is not None:
+                self._heed(worker, headers.newest, switches=headers.switches)
 
     def _count(self, group: list[Worker]) -> None:
         """All members have sent what they hold: every rank counts exactly once."""
@@ -798,18 +811,18 @@ class World:
         counted = sorted(rank for worker in group for rank in worker.held)
         assert counted == list(range(self.shape[0])), (counted, self.trace[-40:])
 
-    def _agree(self, commit: Commit, group: list[Worker], done: list[Worker]) -> None:
-        """The headers of the whole group decide whether those who completed it switch."""
-        headers = [w.known.generation if w.known else GenerationNumber(0, 0) for w in group]
+    def _headers(self, commit: Commit, group: list[Worker]) -> Headers:
+        """They decide whether who completes the operation switches."""
+        known = {w.known.generation if w.known else GenerationNumber(0, 0) for w in group}
         newest = max((w.known for w in group if w.known), key=lambda c: c.generation)
-        if len(set(headers)) == 1 and newest.generation > commit.generation:
-            for worker in done:
-                self._switch(worker, newest)
-        else:
-            for worker in done:
-                if not worker.knows(newest):
-                    self._learn(worker, newest)
-                    self.say(worker.id, CommitSeen(commit=newest))
+        return Headers(newest, len(known) == 1 and newest.generation > commit.generation)
+
+    def _heed(self, worker: Worker, newest: Commit, *, switches: bool) -> None:
+        if switches:
+            self._switch(worker, newest)
+        elif not worker.knows(newest):
+            self._learn(worker, newest)
+            self.say(worker.id, CommitSeen(commit=newest))
 
     def _is_dead(self, worker_id: WorkerId) -> bool:
         node = self.nodes[worker_id.node]
@@ -847,7 +860,7 @@ class World:
     def break_(self, worker_id: WorkerId, suspects: list[WorkerId]) -> None:
         worker = self._find(worker_id)
         assert worker is not None
-        worker.broken = True
+        worker.broken, worker.unread = True, None
         commit = worker.known if worker.forming else worker.entered
         assert commit is not None
         worker.forming = False

@@ -245,10 +245,24 @@ def of_job(job: str, view: JobView, *, measured_s: float | None) -> PlanFacts:
         moved_ranks=_moved(commit, former.counts if former else None),
         previous=_previous(former) if former else None,
         alternatives=other_plans(book, slow=slow) if is_measured else (),
-        slower_since=slow.worker.place if slow is not None and slow.busy == book.work else None,
+        slower_since=_slower_since(book, slow, measured_s=measured_s, predicted_s=predicted_s),
         occasion=f"now that {slow.worker.place} is slow" if slow is not None else "",
         left_out=scene.left_out(),
     )
+
+
+def _slower_since(
+    book: Book, slow: Row | None, *, measured_s: float | None, predicted_s: float | None
+) -> str | None:
+    """The slow slot, where its work is most of what a step takes longer than predicted.
+
+    A plan that was made because it is slow counts with that; the rest is beside micro-steps.
+    """
+    if slow is None or slow.busy != book.work or measured_s is None or predicted_s is None:
+        return None
+    late_s = book.seconds(slow.busy) - predicted_s
+    is_it = late_s > 0 and 2 * late_s >= measured_s - predicted_s
+    return slow.worker.place if is_it else None
 
 
 def _previous(former: FormerPlan) -> PreviousPlan:

@@ -21,13 +21,15 @@ from easyscale.balance import (
     SlowSlot,
     SpeedRecord,
 )
-from easyscale.model import Commit, Record, encode
+from easyscale.model import Commit, Occasion, Record, encode
 from easyscale.rendezvous.store import Created, Put
 from easyscale.reports import stamp
 
 NOTE = "note "
 #: A proposal is made anew when the step that it is held against has changed by more than this.
 _STEP_CHANGE = 0.05
+#: Whose ranks these plans take or give is no judgement of it.
+_MEASURES = frozenset({Occasion.PROFILE, Occasion.PROBE})
 #: It is looked whether it has, at most this often.
 _PROPOSE_EVERY_S = 2.0
 
@@ -86,6 +88,11 @@ def _speed(turn: Turn, base: Commit) -> SpeedRecord:
     memory, known = state.memory, state.view.speed
     is_known = known is not None and known.generation == base.generation
     present = drafts.ranks_of(base)
+    emptied = {worker for worker, held in present.items() if not held}
+    if base.occasion in _MEASURES:
+        emptied = (
+            {each.worker for each in known.slow if each.emptied} if known is not None else set()
+        )
     return SpeedRecord(
         generation=base.generation,
         planned_at=known.planned_at if known is not None and is_known else stamp(turn.now.wall_s),
@@ -97,7 +104,7 @@ def _speed(turn: Turn, base: Commit) -> SpeedRecord:
                 since_step=slow.since_step,
                 micro_step_s=slow.micro_step_s,
                 ratio=slow.ratio,
-                emptied=not present[worker],
+                emptied=worker in emptied,
                 reason=slow.reason,
             )
             for worker, slow in sorted(memory.slow.items())

@@ -54,6 +54,7 @@ def test_a_hopeless_slot_is_emptied_reported_looked_at_again_and_used_when_well(
     assert race.counts[2] == 0
     race.until_shares("3+3+2", within=150)
     race.run(10)
+    assert len(race.told("slow")) == 1, "also when it was looked at in vain"
     assert len(race.told("recovered_speed")) == 1
 
 
@@ -173,6 +174,15 @@ def test_a_profile_measures_every_size_and_puts_the_map_back() -> None:
     assert measured == pytest.approx([0.51, 0.61, 1.21], rel=0.1)
     assert race.counts == (5, 5, 2)
     assert race.told("lost") == []
+
+
+def test_a_slow_slot_without_ranks_in_a_profile_is_not_told_as_emptied() -> None:
+    race = Race([steady(0.1), steady(0.1), steady(0.4)], 9)
+    race.run(30)
+    race.world.wish("profile")
+    race.run(60)
+    assert race.world.record(race.world.keys.profile)["done"]
+    assert [each.facts["emptied"] for each in race.told("slow")] == [False]
 
 
 def test_what_a_node_holds_moves_to_another_in_one_switch() -> None:

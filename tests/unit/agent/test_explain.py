@@ -88,11 +88,21 @@ def test_a_slot_whose_steps_are_noisy_is_no_occasion_until_it_is_called_slow() -
 
 def test_a_better_plan_that_was_not_taken_is_named() -> None:
     equal = commit(2, {A: range(3), B: range(3, 6), C: range(6, 9)})
+    equal = msgspec.structs.replace(equal, step_s=(0.4, 0.3))
     plan = explained(running(0.1, 0.1, 0.4, made=equal))
     best = plan.alternatives[1]
     assert best.name == "best of these slots"
     assert best.per_slot == (4, 4, 1)
     assert plan.slower_since == "c/cpu:0"
+
+
+@pytest.mark.parametrize(("slow_s", "since"), [(0.4, None), (0.41, None), (0.44, "c/cpu:0")])
+def test_a_slow_slot_that_the_plan_counts_with_is_no_reason_of_a_longer_step(
+    slow_s: float, since: str | None
+) -> None:
+    plan = of_job("job", running(0.1, 0.1, slow_s).view(), measured_s=0.46)
+    assert plan.occasion == "now that c/cpu:0 is slow"
+    assert plan.slower_since == since
 
 
 def test_the_plan_before_comes_from_the_record() -> None:

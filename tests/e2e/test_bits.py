@@ -51,6 +51,7 @@ def test_levels_are_measured_and_the_first_operator_is_named(tmp_path: Path) -> 
     assert list(dict.fromkeys(runs)) == [str(number) for number in range(1, 10)], told
 
 
+@pytest.mark.proof
 def test_an_operator_of_the_outer_body_is_named_and_the_cost_of_d2_is_what_was_measured(
     tmp_path: Path,
 ) -> None:

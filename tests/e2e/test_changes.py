@@ -121,6 +121,7 @@ def test_the_first_agent_is_killed_and_started_again_with_the_same_command(
         no_doors()
 
 
+@pytest.mark.proof
 @pytest.mark.allow_leak("folder", reason="who would have swept the door was killed as well")
 def test_the_larger_node_dies_with_all_that_could_say_so(
     tmp_path: Path, reference: Reference, etcd: Server

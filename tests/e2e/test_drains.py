@@ -11,6 +11,7 @@ from tests.support.etcd import Server
 from tests.support.nodes import Job, Node, Reference, freeze, gone, is_alive, no_doors
 
 
+@pytest.mark.proof
 def test_a_node_beyond_the_most_takes_over_from_the_only_one_at_work(
     tmp_path: Path, reference: Reference, etcd: Server
 ) -> None:
@@ -40,6 +41,7 @@ def standbys(node: Node) -> list[int]:
     return sorted(child.pid for zygote in zygotes for child in zygote.children())
 
 
+@pytest.mark.proof
 def test_a_stopped_standby_keeps_nobody_from_taking_over(
     tmp_path: Path, reference: Reference, etcd: Server
 ) -> None:

@@ -1,6 +1,6 @@
 """One digest per model and number of logical workers, whatever the layout and the loader.
 
-The suite runs a cover in which every pair of values meets; `make proof` runs the whole matrix.
+In a cover every pair of values meets. The suite runs half of it; `make proof` runs the whole matrix.
 """
 
 import json
@@ -29,7 +29,8 @@ FACTORS = {
 COVER = [tuple(row.values()) for row in pairwise(FACTORS)]
 #: These go through the whole launcher, the other rows through its zygote and workers alone.
 LAUNCHED = COVER[::6]
-REST = [row for row in product(*FACTORS.values()) if row not in COVER]
+QUICK = [row for row in COVER[::2] if row not in LAUNCHED]
+REST = [row for row in product(*FACTORS.values()) if row not in LAUNCHED + QUICK]
 
 
 class Seen(NamedTuple):
@@ -121,7 +122,7 @@ def zygote() -> Iterator[Zygote]:
 @pytest.mark.parametrize(
     ("model", "n", "layout", "loader_workers"),
     [
-        *(row for row in COVER if row not in LAUNCHED),
+        *QUICK,
         *(pytest.param(*row, marks=pytest.mark.proof) for row in REST),
     ],
 )

@@ -6,6 +6,7 @@ from tests.support.etcd import Server
 from tests.support.nodes import Job, Reference
 
 
+@pytest.mark.proof
 def test_a_node_with_other_arguments_or_another_model_ends_alone(
     tmp_path: Path, reference: Reference, etcd: Server
 ) -> None:

@@ -36,7 +36,8 @@ def test_two_logical_workers_give_the_bits_of_stock_ddp_on_gloo(tmp_path: Path) 
     assert train_easyscale(tmp_path, 2) == train_stock(tmp_path, 2)
 
 
-@pytest.mark.parametrize("n", [pytest.param(3, marks=pytest.mark.proof), 4])
+@pytest.mark.proof
+@pytest.mark.parametrize("n", [3, 4])
 def test_more_give_the_bits_of_stock_ddp_that_adds_in_the_trees_order(
     tmp_path: Path, n: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""The cover that the suite runs instead of the whole matrix leaves no pair out."""
+"""The cover, half of which the suite runs instead of the whole matrix, leaves no pair out."""
 
 from itertools import combinations
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from easyscale.rendezvous.keys import JobKeys
 from tests.support.etcd import Server

@@ -1,6 +1,6 @@
 """One digest per model and number of logical workers, whatever the layout and the loader.
 
-In a cover every pair of values meets. The suite runs half of it; `make proof` runs the whole matrix.
+In a cover every pair of values meets. The suite runs half of it, `make proof` the whole matrix.
 """
 
 import json

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.etcd import Server
 from tests.support.nodes import Job, Reference
 

@@ -21,7 +21,12 @@ import msgspec
 from easyscale.agent import events
 from easyscale.agent.hardware.kernel_kills import KernelKills
 from easyscale.agent.processes.logs import Output, Pump
-from easyscale.agent.processes.waiting import has_ended, is_stopped, where_it_waits
+from easyscale.agent.processes.waiting import (
+    has_ended,
+    is_stopped,
+    status_of_ended,
+    where_it_waits,
+)
 from easyscale.agent.processes.worker_process import Rung, WorkerProcess, prepare
 from easyscale.agent.processes.zygote_link import ZygoteLink, ZygoteSettings
 from easyscale.errors import FormatError
@@ -73,6 +78,8 @@ class SupervisorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 #: What an agent gives all its processes to end in, when it ends itself.
 CLOSE_TIMEOUT_S = 10.0
+#: The zygote tells of an end at once; one that is stopped tells nothing.
+_UNTOLD_S = 2.0
 #: The kernel is asked only of a worker that has shown nothing of itself for so long.
 _SILENT_S = 1.0
 
@@ -200,7 +207,9 @@ class Supervisor:
 
     def _time_left_s(self) -> float | None:
         held = [process for process in self._workers.values() if process.pid is not None]
-        deadlines = [process.deadline for process in held if process.deadline is not None]
+        due = [at for process in held for at in (process.deadline, process.untold)]
+        due += [process.deadline for process in self._workers.values() if process.pid is None]
+        deadlines = [at for at in due if at is not None]
         if not deadlines:
             return None
         left_s = min(deadlines) - time.monotonic()
@@ -211,6 +220,10 @@ class Supervisor:
         for process in list(self._workers.values()):
             if process.status is not None:
                 self._settle(process, now)
+            elif process.pid is None:
+                self._give_up_fork(process, now)
+            elif process.untold is not None and now >= process.untold:
+                self._ask_kernel(process, now)
             elif process.is_alive and process.deadline is not None and now >= process.deadline:
                 self._climb(process, now)
         if self._lost_reason and not self._workers:
@@ -221,6 +234,24 @@ class Supervisor:
                 self._post(end)
         if self._is_closing and not self._workers:
             self._all_gone.set()
+
+    def _ask_kernel(self, process: WorkerProcess, now: float) -> None:
+        """Its end is the zygote's to tell, but nothing may wait for one that stands still."""
+        assert process.pid is not None
+        process.untold = now + _UNTOLD_S
+        if (status := status_of_ended(process.pid)) is not None:
+            log.error("worker %s: %s", process.worker, self._why_not_ended(process))
+            process.untold = None
+            self._end(process, status)
+
+    def _give_up_fork(self, process: WorkerProcess, now: float) -> None:
+        """Who is to stop before it was forked waits for a zygote that works, and for no other."""
+        if process.deadline is None or now < process.deadline:
+            return
+        process.deadline = now + _UNTOLD_S
+        zygote = self.zygote_pid
+        if zygote is not None and is_stopped(zygote):
+            self._refuse(process, f"the zygote, process {zygote}, is stopped")
 
     def _climb(self, process: WorkerProcess, now: float) -> None:
         match process.rung:
@@ -360,6 +391,7 @@ class Supervisor:
             process.is_talking = False
         if not process.is_talking:
             self._selector.unregister(process.session)
+            process.untold = time.monotonic() + _UNTOLD_S
             return
         both = selectors.EVENT_READ | selectors.EVENT_WRITE
         mask = both if process.has_outgoing else selectors.EVENT_READ

@@ -40,6 +40,15 @@ def has_ended(pid: int, *, proc: Path = Path("/proc")) -> bool:
     return all(_letter(task) in ("", "Z", "X") for task in tasks)
 
 
+def status_of_ended(pid: int, *, proc: Path = Path("/proc")) -> int | None:
+    """What its parent would be told of its end, which it has not asked for; None while it lives."""
+    task = proc / str(pid)
+    if _letter(task) != "Z" or not has_ended(pid, proc=proc):
+        return None
+    # The last field, of which the kernel shows 0 to strangers; a child of our child is none.
+    return int(_read(task / "stat").rpartition(" ")[2] or 0)
+
+
 def is_stopped(pid: int, *, proc: Path = Path("/proc")) -> bool:
     """By a signal or a debugger: it does nothing until somebody lets it go on."""
     return _letter(proc / str(pid)) in ("T", "t")

@@ -51,6 +51,8 @@ class WorkerProcess:
     deadline: float | None = None
     is_cut: bool = False
     is_talking: bool = True
+    #: It has closed its end, and who is to tell how it ended has not by then: the kernel is asked.
+    untold: float | None = None
     _received: bytearray = field(default_factory=bytearray)
     _outgoing: bytearray = field(default_factory=bytearray)
 

@@ -95,6 +95,30 @@ def test_the_end_of_a_zygote_is_told_before_those_that_it_brought(
     assert [type(end) for end in ends] == [events.ZygoteLost, *3 * [events.WorkerExited]]
 
 
+@pytest.mark.parametrize(("code", "number"), [(3, None), (None, signal.SIGKILL)])
+def test_an_end_is_told_also_where_the_zygote_stands_still(
+    nursery: Nursery, tmp_path: Path, code: int | None, number: int | None
+) -> None:
+    waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+    nursery.supervisor.start()
+    worker = nursery.fork(tmp_path, f"{waits}os._exit({code})")
+    pid = nursery.pid(worker)
+    zygote = psutil.Process(pid).ppid()
+    os.kill(zygote, signal.SIGSTOP)
+    try:
+        (tmp_path / "other").mkdir()
+        other = nursery.fork(tmp_path / "other", SLEEP)
+        (tmp_path / "go").touch()
+        if number:
+            os.kill(pid, number)
+        end = nursery.exit(worker, within_s=20.0)
+        nursery.supervisor.stop(other, reason="a test")
+        assert "is stopped" in nursery.wait(events.ForkFailed, other, within_s=20.0).reason
+    finally:
+        os.kill(zygote, signal.SIGCONT)
+    assert (end.exit_code, end.signal) == (code, number)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -37,6 +37,8 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
     #: It left its group in order, for this generation.
     left_for: GenerationNumber | None = None
+    #: It was to keep the state before it left, and its disk did not take it.
+    has_failed: bool = False
 
 
 def read_knowledge(text: str) -> Knowledge | None:
@@ -89,21 +91,25 @@ def await_writer(
 ) -> bool:
     """Wait until a peer has kept the state; False once it is this process that has to.
 
-    `writer` does it, else the first that lives in the order of the ranks. It may take its time
-    while it answers, `linger_timeout` at most while it does not.
+    `writer` does it, else the first in the order of the ranks that lives and can. It may take its
+    time while it answers, `linger_timeout` at most while it does not.
     """
     workers, me = membership.commit.workers, membership.rank
     before = {rank for rank in range(membership.size) if rank < me or rank == writer} - {me}
     heard_s = time.monotonic()
     while me != writer:
         found, answers = ask_all(membership, session)
-        if superseded() or any(has_kept(known) for known in answers.values()):
+        failed = {rank for rank, known in answers.items() if known.has_failed}
+        if superseded() or any(
+            has_kept(known) for rank, known in answers.items() if rank not in failed
+        ):
             return True
         now = time.monotonic()
         if before & answers.keys():
             heard_s = now
             session.pulse.end_wait()
-        gone = {rank for rank in before if rank in found.refused or workers[rank] in session.lost}
+        lost = {rank for rank, worker in enumerate(workers) if worker in session.lost}
+        gone = before & {*found.refused, *lost, *failed}
         if before == gone or now - heard_s >= session.settings.linger_timeout_s:
             return False
         time.sleep(_LINGER_INTERVAL_S)

@@ -50,6 +50,7 @@ class SnapshotSchedule:
         )
         self._writer.begin(state, origin, pause_s=pause_s, last=last)
 
-    def finish(self) -> None:
-        """Wait until what was begun is durable or given up."""
+    def finish(self) -> bool:
+        """Wait until what was begun is durable or given up; tell whether the last is durable."""
         self._writer.finish()
+        return not self._writer.has_failed

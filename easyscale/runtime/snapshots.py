@@ -52,6 +52,8 @@ class SnapshotWriter:
     def __init__(self, say: Callable[[Message], None]) -> None:
         self._say = say
         self._thread: Thread | None = None
+        #: The last that was finished could not be written.
+        self.has_failed = False
 
     @property
     def is_busy(self) -> bool:
@@ -73,6 +75,7 @@ class SnapshotWriter:
 
     def _write(self, state: State, origin: Origin, pause_s: float, last: bool) -> None:  # noqa: FBT001 - a thread's arguments
         began = time.monotonic()
+        self.has_failed = True
         try:
             name, manifest = write_snapshot(state, origin)
         except FormatError as error:
@@ -83,6 +86,7 @@ class SnapshotWriter:
             reason = f"{error.strerror or error} ({error.filename or origin.folder})"
             self._say(SnapshotFailed(step=state.place.step, reason=reason))
             return
+        self.has_failed = False
         written = SnapshotWritten(
             name=name,
             step=manifest.step,

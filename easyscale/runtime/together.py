@@ -90,6 +90,8 @@ class Together:
         self._weighted = False
         self._waits_for = ""
         self._left_for: GenerationNumber | None = None
+        #: The state was to be kept here before that, and was not.
+        self._has_failed = False
         self._ranks: tuple[int, ...] = ()
         self._has_begun = False
         self._snapshots = SnapshotSchedule(training, session)
@@ -499,7 +501,7 @@ class Together:
             self._decide(member.CommitKnown(newest))
             if not isinstance(self._state, member.Leaving):
                 return
-        self._snapshots.finish()
+        self._has_failed = not self._snapshots.finish() and pauses
         self._left_for = commit.generation
         self._session.say(Drained(generation=commit.generation, step=self._training.place.step))
         self._session.flush()
@@ -614,6 +616,7 @@ class Together:
             entered=None if commit is None else commit.generation,
             finished=isinstance(self._state, member.Finished),
             left_for=self._left_for,
+            has_failed=self._has_failed,
         )
         return msgspec.json.encode(knowledge).decode()
 

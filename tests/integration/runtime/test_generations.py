@@ -362,6 +362,26 @@ def test_where_main_dies_while_it_writes_the_last_snapshot_another_member_writes
         assert not c.all(messages.SnapshotWritten), "one is enough"
 
 
+def test_where_mains_disk_does_not_take_the_last_snapshot_another_member_writes_it(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with Crew(zygote, tmp_path, SCRIPT, "pause=0.002") as crew:
+        full = str(tmp_path / "full")
+        Path(full).touch()  # a file, where there should be a folder
+        a, b = crew.start("n0", snapshot_dir=full), crew.start("n1", snapshot_dir=full)
+        c = crew.start("n2")
+        crew.registered(a, b, c)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(3), 1: range(3, 6), 2: range(6, 8)}))
+        crew.at_step(3, a, b, c)
+        crew.commit(Mode.BOUNDARY, None)
+        crew.ended(a, b, c)
+        assert [len(hand.all(messages.SnapshotFailed)) for hand in (a, b, c)] == [1, 1, 0]
+        written, left = c.last(messages.SnapshotWritten), c.last(messages.Drained)
+        assert written is not None
+        assert left is not None
+        assert written.step == left.step
+
+
 def test_a_snapshot_that_is_due_is_written_also_where_the_group_changes(
     zygote: Zygote, tmp_path: Path, reference: str
 ) -> None:

@@ -204,7 +204,10 @@ def tell_commit(turn: Turn, commit: Commit) -> None:
             if left is Phase.LEAVING and commit.mode is Mode.NOW and not worker.stopped:
                 reaching.dropped(turn, commit)
             phase = left if worker.phase is Phase.MEMBER else Phase.FINISHED
-            turn.put_worker(replace(worker, phase=phase, told=commit.generation, told_s=turn.now.s))
+            changed = replace(worker, phase=phase, told=commit.generation, told_s=turn.now.s)
+            turn.put_worker(changed)
+            if phase is Phase.STANDBY and worker.id.slot in turn.state.withdrawn:
+                stop(turn, changed, "slot withdrawn")
         else:
             continue
         turn.do(Tell(worker=worker.id, message=Committed(commit=commit)))

@@ -61,6 +61,8 @@ from easyscale.runtime import entry
 TICK_S = 0.25
 TTL_S = 5
 _T = 1.0
+#: After so long nobody answers for a pause any more.
+LINGER_S = Timeouts().forming_timeout_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class World:
         self.links: set[frozenset[str]] = set()
         #: Since when workers wait in a broken group.
         self.broken_s: dict[WorkerId, float] = {}
+        #: and since when they know there of a pause.
+        self.paused_s: dict[tuple[WorkerId, GenerationNumber], float] = {}
         self.said: list[actions.AgentAction] = []
         #: At which position a group was left for another one, in order.
         self.switched: dict[tuple[str, str], int] = {}
@@ -721,6 +725,10 @@ class World:
         for worker in self._all():
             if not (worker.broken or worker.forming) or worker.known is None:
                 continue
+            if self._stops_for(worker, worker.known):
+                self._pause(worker, worker.known)
+                busy = True
+                continue
             if self._is_left_behind(worker, worker.known):
                 self.say(worker.id, FencedOff(generation=worker.known.generation))
                 self.end(worker.id, exit_code=0)
@@ -737,6 +745,13 @@ class World:
                         self.say(listener.id, CommitSeen(commit=teller.known))
                         busy = True
         return busy
+
+    def _stops_for(self, worker: Worker, known: Commit) -> bool:
+        """It waits in a broken group and knows of a pause, which nobody has called off."""
+        if not known.pauses or not _is_planned_without(worker, known):
+            return False
+        since_s = self.paused_s.setdefault((worker.id, known.generation), self.now)
+        return self.now - since_s >= LINGER_S
 
     def _is_left_behind(self, worker: Worker, known: Commit) -> bool:
         """Somebody of its group goes on by the planned change that leaves it out."""
@@ -838,6 +853,13 @@ class World:
             return
         if commit.pauses and worker.entered.main == worker.id:
             self.snapshot(worker.id, last=True)
+        self._drain(worker, commit)
+
+    def _pause(self, worker: Worker, commit: Commit) -> None:
+        self.snapshot(worker.id, last=True)
+        self._drain(worker, commit)
+
+    def _drain(self, worker: Worker, commit: Commit) -> None:
         step = worker.position
         self.say(worker.id, Drained(generation=commit.generation, step=step))
         self.end(worker.id, exit_code=0)

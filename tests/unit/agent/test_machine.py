@@ -1065,6 +1065,16 @@ def test_a_wish_drains_this_node_without_a_grace() -> None:
     assert agent.state.leave_by_s == pytest.approx(130.0)
 
 
+def test_who_was_named_before_the_drain_and_left_out_before_it_formed_ends() -> None:
+    agent = Agent().registered()
+    job = Job().committed(commit(1, [OTHER])).committed(commit(2, [OTHER, W0, W1]))
+    agent.view(job)
+    agent.view(job.wish("drain", "a"))
+    assert of(agent.done, actions.StopWorker) == [], "at the next boundary"
+    done = agent.view(job.committed(commit(3, [OTHER], mode=Mode.NOW)))
+    assert [stop.worker for stop in of(done, actions.StopWorker)] == [W0, W1]
+
+
 def test_one_slot_that_is_drained_leaves_the_others_alone() -> None:
     agent = Agent().running()
     agent.view(Job().committed(commit(1, [W0, W1])).wish("drain", "a", "cpu:1"))

@@ -96,7 +96,7 @@ def _examine(
     if is_guess and verified.verdict is Verdict.NOT_FINISHED:
         return ()
     checks = judge_layouts(verified)
-    if verified.verdict is not Verdict.SAME_BITS:
+    if verified.verdict is not Verdict.SAME_BITS or not verified.steps:
         return checks
     assert verification.fixed is not None, "it is what all others are equal to"
 

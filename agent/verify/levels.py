@@ -1,6 +1,7 @@
 """What a script keeps at D0, D1 and D2, and what D2 costs, as lines of a checkup; pure."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from easyscale.agent.checkup.doctor_report import Check, Level, milliseconds
 from easyscale.agent.verify import diagnosis
@@ -16,6 +17,10 @@ def judge_layouts(verified: Verified) -> tuple[Check, ...]:
     told = verified.diagnosis
     cure = f"easyscale verify {verified.script}   says where and why"
     match verified.verdict:
+        case Verdict.SAME_BITS if not verified.steps:
+            facts = f"{Path(verified.script).name} trains no step: there were no bits to compare"
+            cure = "give it something to train: its epochs or its data are none"
+            return (Check(name="bits", level=Level.WARNING, facts=facts, cure=cure),)
         case Verdict.SAME_BITS:
             runs = f"{len(verified.runs)} runs of {verified.steps} steps"
             # A job of one step has no time for more.

@@ -66,6 +66,12 @@ def test_equal_runs_are_good_at_d0_and_at_d1() -> None:
     ]
 
 
+def test_a_script_that_trains_no_step_is_not_said_to_keep_its_bits() -> None:
+    (check,) = judge_layouts(msgspec.structs.replace(states.SAME, steps=0))
+    assert check.level is Level.WARNING
+    assert "trains no step" in check.facts
+
+
 @pytest.mark.parametrize(
     ("verified", "name"),
     [

@@ -26,10 +26,10 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
     micro_step: int
 
 
-def levels(owners: Sequence[int]) -> list[list[int]]:
+def levels(owners: Sequence[int], *, highest: int) -> list[list[int]]:
     """Whose each node is, from the leaves up; the last of an odd level has no sibling there."""
     found = [list(owners)]
-    while len(found[-1]) > 1:
+    while len(found[-1]) > 1 and len(found) <= highest:
         below = found[-1]
         above = [a if a == b else _MIXED for a, b in zip(below[::2], below[1::2], strict=False)]
         found.append(above + below[-1:] if len(below) % 2 else above)
@@ -173,7 +173,10 @@ class _Dealing:
         ]
         owners = owners_of(self.dealt, n)
         self.free = [rank for rank, owner in enumerate(owners) if owner == _FREE]
-        self._tree = levels(owners)
+        self._nodes = subtrees(self.free, n)
+        #: Nothing above this level is asked for any more: whatever is left is smaller.
+        self._highest = max([level for _, _, level in self._nodes], default=0)
+        self._tree = levels(owners, highest=self._highest)
 
     def _halves(self, node: Node) -> tuple[Node, Node]:
         _, start, level = node
@@ -200,13 +203,16 @@ class _Dealing:
 
     def deal(self) -> None:
         by_size: dict[int, list[Node]] = defaultdict(list)
-        for node in subtrees(self.free, self._n):
+        for node in self._nodes:
             by_size[-node[0]].append(node)
         rooms = self._rooms
+        # Of the cut-off end of the tree, a small node may stand on a high level.
+        cut_off = self._nodes[-1][2] if self._nodes else 0
         roomy = [(-room, i) for i, room in enumerate(rooms) if room]
         heapify(roomy)
         while by_size:
             size = max(by_size)
+            self._highest = max(size.bit_length() - 1, cut_off)
             for node in [node for node in by_size.pop(size) if not self._give_beside(node, size)]:
                 least, i = roomy[0]
                 while -least != rooms[i]:  # it was given something beside
@@ -236,7 +242,7 @@ class _Dealing:
         ranks += range(start, start - minus)
         self._rooms[i] += minus
         place = start >> level
-        for row in self._tree[level:]:
+        for row in self._tree[level : self._highest + 1]:
             row[place] = i
             beside = place ^ 1
             if beside < len(row) and row[beside] != i:

@@ -146,7 +146,7 @@ def test_whole_subtrees_are_those_of_the_tree_of_the_sums(n: int, data: st.DataO
     assert [(start, start - minus) for minus, start, _ in found] == [
         (span.lo, span.hi) for span in maximal_subtrees(ranks, n)
     ]
-    tree = levels([0 if rank in ranks else -1 for rank in range(n)])
+    tree = levels([0 if rank in ranks else -1 for rank in range(n)], highest=n)
     for _, start, level in found:  # and no node above is whole
         assert tree[level][start >> level] == 0
         assert level + 1 == len(tree) or tree[level + 1][start >> level + 1] != 0

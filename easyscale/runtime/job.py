@@ -199,7 +199,7 @@ class Job:
         training = self._training
         try:
             for epoch in range(training.place.epoch, count):
-                training.epoch_open, training.pass_open = True, False
+                training.open_epoch()
                 yield epoch
                 training.close_epoch(epoch)
         except GeneratorExit:

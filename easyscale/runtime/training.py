@@ -4,7 +4,7 @@ Every process holds all of it; at a boundary it is the same in each of them, bit
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -85,9 +85,9 @@ class Training:
     #: What `register` returned with, until the first step: nothing of it may be written.
     _registered: "_Registered | None" = None
     _passed: dict[str, Any] = field(default_factory=dict)
-    #: Set when a state was restored: the stream that the outer code draws from when the first
-    #: step begins. Until then the script's top runs as it would in a fresh process.
-    _pending_stream: OuterStream | None = None
+    #: Set when a state was restored. Until it is put back the script's top runs as it would in a
+    #: fresh process.
+    _pending: "_Pending | None" = None
 
     @property
     def things(self) -> Registry:
@@ -116,7 +116,7 @@ class Training:
         Not before the first step that this process takes part in: one that restored or joined runs
         the top of the script, which the others have left behind. Not after the loop either.
         """
-        return self.epoch_open and self._pending_stream is None
+        return self.epoch_open and self._pending is None
 
     @property
     def total_steps(self) -> int | None:
@@ -146,15 +146,26 @@ class Training:
 
     # --- the way through the job -----------------------------------------------------------------
 
+    def open_epoch(self) -> None:
+        """Begin an epoch: what was captured between epochs is due before what it does first."""
+        self.epoch_open, self.pass_open = True, False
+        if self._pending is not None and self._pending.is_between_epochs:
+            self._put_back(self._pending)
+
+    def _put_back(self, pending: "_Pending") -> None:
+        """Values of this script alone, which the state does not know, stay."""
+        self.streams.restore(pending.stream)
+        self.user.update(_copied(pending.user))
+        self._pending = None
+
     def open_step(self, began_at: SourcePlace) -> OpenStep:
         """Begin the next step: the safe point has been passed."""
         if self._registered is not None:
             self._registered.refuse_writes()
             self._registered = None
         self.things.refuse_new_groups()
-        if self._pending_stream is not None:
-            self.streams.restore(self._pending_stream)
-            self._pending_stream = None
+        if self._pending is not None:
+            self._put_back(self._pending)
         self.evaluations = 0
         self.step = OpenStep(self.place.step, began_at)
         return self.step
@@ -206,7 +217,7 @@ class Training:
     def capture(self) -> State:
         """Copy everything at a boundary."""
         registry = self.things
-        pending = self._pending_stream
+        pending = self._pending
         return State(
             place=self.place,
             fixed=self.fixed,
@@ -215,9 +226,9 @@ class Training:
                 path: parameter.requires_grad for path, parameter in registry.parameters.items()
             },
             passed=dict(self._passed),
-            user={name: plain_value(name, value) for name, value in self.user.items()},
+            user=_copied(self.user if pending is None else self.user | pending.user),
             metrics=dict(self.metrics),
-            outer_stream=(pending or self.streams.capture()).to_plain(),
+            outer_stream=(self.streams.capture() if pending is None else pending.stream).to_plain(),
             data=dict(self.data),
         )
 
@@ -243,7 +254,11 @@ class Training:
         self.data = dict(state.data)
         self.place = state.place
         self.step = None
-        self._pending_stream = OuterStream.from_plain(state.outer_stream)
+        self._pending = _Pending(
+            OuterStream.from_plain(state.outer_stream),
+            _copied(state.user),
+            is_between_epochs=state.place.finished,
+        )
 
     def keep_data_equal(self, data: dict[str, Any]) -> None:
         """Refuse a loader that gives other samples than the one the job began with."""
@@ -279,6 +294,25 @@ class Training:
                     f"{name}: the restored value stands; the job began with {before[name]}, the "
                     f'script passes {value}. register(..., override=["{name}"]) takes it'
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What the script's top must not change: who was there at the boundary had run it before.
+
+    Captured at a boundary of an epoch, it is due at the next step; at the end of the loop over
+    epochs, before the next epoch: whatever that one does first has been done by nobody.
+    """
+
+    #: What the outer code draws from.
+    stream: OuterStream
+    #: `job.state`.
+    user: dict[str, Any]
+    is_between_epochs: bool
+
+
+def _copied(user: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: plain_value(name, value) for name, value in user.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,57 @@ def test_unequal_initial_states_name_the_first_tensor_that_differs(
             assert "model.0.bias differs between n0/cpu:0 and n1/cpu:0" in failure.text
 
 
+COUNTING = SCRIPT.with_name("counting.py")
+
+
+def kept(hand: Hand) -> list[str]:
+    """What its script printed at the end: plain values, and the digest."""
+    return [line for line in hand.output.read_text().splitlines() if line.startswith(("k", "d"))]
+
+
+def test_the_top_of_an_epoch_counts_once_whoever_joins_in_its_midst(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with Crew(zygote, tmp_path, COUNTING) as crew:
+        (a,) = start(crew, 1)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(8)}))
+        assert crew.finished(a) == {alone(COUNTING, tmp_path)}
+    with Crew(zygote, tmp_path, COUNTING, "pause=0.01") as crew:
+        (b,) = start(crew, 1)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(8)}))
+        crew.at_step(8, b)  # six steps are an epoch
+        c = crew.start("c")
+        crew.registered(c)
+        crew.entered(crew.commit(Mode.BOUNDARY, {0: range(4), 1: range(4, 8)}))
+        entered = c.last(messages.Entered)
+        assert entered is not None
+        assert entered.step % 6, "in the midst of an epoch"
+        crew.finished(b, c)
+    assert kept(b) == kept(c) == kept(a)
+    assert len(kept(a)) == 2
+
+
+@pytest.mark.parametrize(("words", "every", "taken"), [((), 8, 8), (("epochs=2",), None, 12)])
+def test_who_goes_on_from_a_snapshot_keeps_what_the_top_of_an_epoch_did(
+    zygote: Zygote, tmp_path: Path, words: tuple[str, ...], every: int | None, taken: int
+) -> None:
+    """In the midst of an epoch its top has been run; at the end that of the next one has not."""
+    with Crew(zygote, tmp_path, COUNTING, snapshot_every_steps=every) as crew:
+        a, b = crew.start("a"), crew.start("b", words=words)
+        crew.registered(a, b)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(8)}))
+        crew.finished(a)
+        crew.entered(crew.commit(Mode.RESTORE, {1: range(8)}))
+        crew.finished(b)
+        written = next(each for each in b.all(messages.SnapshotWritten) if each.step == taken)
+        c = crew.start("c")
+        crew.registered(c)
+        reference = SnapshotReference(written.name, written.step, written.digest)
+        crew.entered(crew.commit(Mode.RESTORE, {2: range(8)}, snapshot=reference))
+        crew.finished(c)
+    assert kept(c) == kept(a)
+
+
 OTHER = "parameter 4: 'model.4.weight' float32[8, 24] with strides [24, 1] here, "
 
 

@@ -244,7 +244,7 @@ def hear(turn: Turn, worker: OwnWorker, message: FromWorker) -> CommitSeen | Non
         case SaidEntered():
             _enter(turn, worker, message)
         case Broken(generation=generation):
-            turn.put_worker(replace(worker, broken=message))
+            turn.put_worker(replace(worker, broken=message, broken_s=turn.now.s))
             write_leased(turn, replace(worker, broken=message, entered=None, ready=None))
             reaching.suspect(turn, message)
             turn.because(f"{worker.id.place} is broken in {generation.label}", message.reason)

@@ -427,7 +427,8 @@ def kill_excluded(turn: Turn) -> None:
             # would know, has had the time to call it back.
             if worker.broken is None or state.away_s is not None:
                 continue
-            grace_s, since_s = timeouts.evict_after_s, max(worker.told_s, state.back_s)
+            grace_s = timeouts.evict_after_s
+            since_s = max(worker.told_s, worker.broken_s, state.back_s)
         late = turn.now.s - since_s >= grace_s
         if worker.phase is Phase.LEAVING and late and worker.killed_s is None:
             reason = f"fenced by {commit.generation.label}"

@@ -119,6 +119,11 @@ def _recover(at: Standpoint, memory: Memory) -> Verdict | None:
     if not known.left:
         return beginnings.restore(at, memory)
     members = known.left
+    if memory.broken is not None and (last := survivors.perhaps_last(known, view)):
+        ready_s = memory.broken[1] + at.timeouts.hearing_s
+        if at.now < ready_s:
+            waits = f"{words.places(members)}: no word yet; {words.places(last)} may be the last"
+            return Verdict(None, waits, memory, ready_s)
     if _has_failed_to_meet(known, memory, view):
         circle = survivors.circle(
             known.left, known.broken, base.main, heard=view.breaks[base.generation]

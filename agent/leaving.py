@@ -200,7 +200,8 @@ def _settle_leaving(turn: Turn) -> None:
 
 def _goes_on_elsewhere(state: State) -> bool:
     commit = state.commit
-    return commit is not None and any(worker.node != state.node for worker in commit.workers)
+    others = () if commit is None else (w for w in commit.workers if w.node != state.node)
+    return any(not state.view.ended(worker) for worker in others)
 
 
 def _settle_running(turn: Turn) -> None:

@@ -93,6 +93,7 @@ class OwnWorker(msgspec.Struct, frozen=True):
     entered: Entered | None = None
     #: Its cry for help and the plan it holds: they hang on the lease and are written again with it.
     broken: Broken | None = None
+    broken_s: float = 0.0
     ready: GenerationNumber | None = None
     #: The newest plan and commit it was told, and when the commit was.
     plan: GenerationNumber | None = None

@@ -92,6 +92,21 @@ def _patience_ends(at: Standpoint, memory: Memory) -> float:
     return max(memory.moved_s + stall_s, hiccup_s)
 
 
+def perhaps_last(known: Standing, view: JobView) -> tuple[WorkerId, ...]:
+    """Holders in a broken group whom a planned change leaves out, where nobody else is heard.
+
+    Who was to go on by it has not passed the boundary, and may be what broke
+    (docs/decisions/0023-who-shall-leave-holds-the-state.md).
+    """
+    base = view.base
+    if base is None or base.mode is not Mode.BOUNDARY or view.entries.get(base.generation):
+        return ()
+    if any(worker in known.broken for worker in known.left):
+        return ()
+    waiting = (w for w in known.broken if w not in base.workers and w not in known.left)
+    return tuple(worker for worker in waiting if view.holds_state(worker))
+
+
 def _left(view: JobView, current: Iterable[Commit]) -> tuple[WorkerId, ...]:
     """The living holders of the newest generation that has any, in its order."""
     for commit in sorted(current, key=lambda c: c.generation, reverse=True):

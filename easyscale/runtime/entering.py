@@ -398,6 +398,8 @@ class Entering:
 
     def boundary_state(self) -> State:
         """The state at the boundary, also from inside a step that has not been completed."""
+        if self.standing.work is not None and self.standing.work.is_complete:
+            raise GenerationBroken("a result is to be taken in here: there is no boundary to serve")
         state = self.training.capture()
         work = self.standing.open_work
         if isinstance(work, StepWork):

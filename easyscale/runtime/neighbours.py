@@ -86,13 +86,14 @@ def await_writer(
     session: Session,
     writer: int,
     *,
+    position: int,
     has_kept: Callable[[Knowledge], bool],
     superseded: Callable[[], bool],
 ) -> bool:
     """Wait until a peer has kept the state; False once it is this process that has to.
 
     `writer` does it, else the first in the order of the ranks that lives and can. It may take its
-    time while it answers, `linger_timeout` at most while it does not.
+    time while it answers from this `position`, `linger_timeout` at most while it does not.
     """
     workers, me = membership.commit.workers, membership.rank
     before = {rank for rank in range(membership.size) if rank < me or rank == writer} - {me}
@@ -105,7 +106,8 @@ def await_writer(
         ):
             return True
         now = time.monotonic()
-        if before & answers.keys():
+        able = {rank for rank, known in answers.items() if known.position >= position}
+        if before & able - failed:
             heard_s = now
             session.pulse.end_wait()
         lost = {rank for rank, worker in enumerate(workers) if worker in session.lost}

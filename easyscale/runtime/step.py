@@ -100,12 +100,19 @@ class StepWork:
         self._overlap.__enter__()
 
     def at_boundary(self, state: State) -> State:
-        """Put back what the micro-steps of this step have changed in a state that was captured."""
+        """Put back what the script has changed since, in a state that was captured.
+
+        Buffers in the micro-steps; `job.state` and the random stream at the top of the step, too.
+        """
+        step = self._training.step
+        assert step is not None
         objects = dict(state.objects)
         for slot, value in zip(self._slots, self.boundary_buffers or (), strict=False):
             name, _, path = slot.path.partition(".")
             objects[name] = {**objects[name], path: value.detach().to("cpu", copy=True)}
-        return replace(state, objects=objects, outer_stream=self.outer_stream.to_plain())
+        return replace(
+            state, objects=objects, outer_stream=step.stream.to_plain(), user=step.user.values()
+        )
 
     def clear_gradients(self) -> None:
         for parameter in self._parameters:

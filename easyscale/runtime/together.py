@@ -6,7 +6,6 @@ every wait), the next generation is entered there, and the loop goes on with wha
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import NoReturn, assert_never
 
 import msgspec
@@ -350,6 +349,7 @@ class Together:
         self._commit = commit
         self._note_generation()
         self._share = entrance.share
+        self._has_failed = False
         self._headers = ()
         self._set_ranks(commit)
         self._training.timing.interrupt()
@@ -396,7 +396,8 @@ class Together:
                 one.finished or (one.entered is not None and one.entered >= newest.generation)
                 for one in answers
             )
-        if any(self._needs_nothing(one, newest.generation) for one in answers):
+        able = (one for one in answers if not one.has_failed)
+        if any(self._needs_nothing(one, newest.generation) for one in able):
             return True
         has_boundary = work is None or work.kind is not OperationKind.EVALUATION
         return has_boundary and waited_s >= self._session.settings.linger_timeout_s
@@ -501,7 +502,7 @@ class Together:
             self._decide(member.CommitKnown(newest))
             if not isinstance(self._state, member.Leaving):
                 return
-        self._has_failed = not self._snapshots.finish() and pauses
+        self._has_failed |= not self._snapshots.finish() and pauses
         self._left_for = commit.generation
         self._session.say(Drained(generation=commit.generation, step=self._training.place.step))
         self._session.flush()
@@ -518,11 +519,14 @@ class Together:
             membership,
             self._session,
             main or 0,
+            position=self._training.place.position,
             has_kept=lambda known: self._needs_nothing(known, generation),
             superseded=lambda: self._is_asked_back(generation),
         ):
-            with suppress(GenerationBroken):  # in an evaluation: its boundary has passed
+            try:
                 self._write_snapshot(last=True)
+            except GenerationBroken:  # in an evaluation: its boundary has passed
+                self._has_failed = True
 
     def _is_asked_back(self, pause: GenerationNumber) -> bool:
         """Survivors of a loss go on, this worker among them: who was behind could not stop."""

@@ -3,6 +3,7 @@
 Every process holds all of it; at a boundary it is the same in each of them, bit for bit.
 """
 
+import marshal
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,9 @@ class OpenStep:
 
     number: int
     began_at: SourcePlace
+    #: As it was at the boundary, before what the script does at the top of the step.
+    stream: OuterStream
+    user: "_Kept"
     complete: bool = False
 
 
@@ -167,7 +171,9 @@ class Training:
         if self._pending is not None:
             self._put_back(self._pending)
         self.evaluations = 0
-        self.step = OpenStep(self.place.step, began_at)
+        self.step = OpenStep(
+            self.place.step, began_at, stream=self.streams.capture(), user=_Kept.of(self.user)
+        )
         return self.step
 
     def require_complete_step(self) -> None:
@@ -309,6 +315,25 @@ class _Pending:
     #: `job.state`.
     user: dict[str, Any]
     is_between_epochs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A copy of `job.state`, made in each step and hardly ever looked at: mostly as bytes."""
+
+    copy: bytes | dict[str, Any]
+
+    @classmethod
+    def of(cls, user: dict[str, Any]) -> "_Kept":
+        try:
+            return cls(marshal.dumps(user))
+        except ValueError:  # values of NumPy and enums: they become plain
+            return cls(_copied(user))
+
+    def values(self) -> dict[str, Any]:
+        if isinstance(self.copy, bytes):
+            return _copied(marshal.loads(self.copy))  # noqa: S302 - never left this process
+        return _copied(self.copy)
 
 
 def _copied(user: Mapping[str, Any]) -> dict[str, Any]:

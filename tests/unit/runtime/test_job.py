@@ -16,6 +16,7 @@ from easyscale.errors import IncompleteStep, ScriptError
 from easyscale.model import Span
 from easyscale.runtime import job as jobs
 from easyscale.runtime import tree
+from easyscale.runtime.fingerprint import fingerprint
 from easyscale.runtime.job import Job, init
 from easyscale.runtime.step import Step
 from easyscale.runtime.team import Alone
@@ -731,3 +732,32 @@ def test_the_environment_wins_over_the_script_and_says_so(
     assert (job.logical_workers, job.seed) == (6, 3)
     (line,) = capsys.readouterr().err.splitlines()
     assert "logical_workers = 6 from EASYSCALE_LOGICAL_WORKERS" in line
+
+
+def test_a_state_that_is_served_in_the_midst_of_a_step_is_that_of_its_boundary(start: Init) -> None:
+    """Whoever takes it runs the top of the step again."""
+    job = start(logical_workers=2, seed=0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    job.register(model=model, optimizer=optimizer)
+    kept = job.state(seen=0, drawn=[])
+    training = job._training
+    compared = 0
+    for _ in job.epochs(1):
+        loader = job.loader(TensorDataset(torch.randn(24, 4)), batch_size=4)
+        boundary = training.capture()
+        for step in loader:
+            kept.seen += 1
+            kept.drawn.append(float(torch.rand(())))
+            for (x,) in step:
+                model(x).sum().backward()
+                assert step._work is not None
+                midst = step._work.at_boundary(training.capture())
+                assert midst.user == boundary.user
+                assert midst.digest == boundary.digest
+                assert fingerprint(midst.outer_stream) == fingerprint(boundary.outer_stream)
+                compared += 1
+            optimizer.step()
+            boundary = training.capture()
+    assert compared == 6
+    assert len(kept.drawn) == 3

@@ -137,6 +137,10 @@ def _recover(at: Standpoint, memory: Memory) -> Verdict | None:
     attempt = memory.attempt
     if attempt is not None and attempt.members == frozenset(members):
         ready_s = attempt.at_s + _backoff(attempt.times, at.timeouts)
+        unheard = [worker for worker in members if worker not in known.broken]
+        if attempt.times > 1 and unheard and _has_failed_to_meet(known, memory, view):
+            # Sent again too soon, it would never come to know whom it cannot reach.
+            ready_s = max(ready_s, attempt.at_s + at.timeouts.forming_timeout_s)
         if at.now < ready_s:
             return Verdict(None, "the same members failed to meet: waits a moment", memory, ready_s)
     start = Start(

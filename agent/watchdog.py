@@ -184,7 +184,7 @@ def _at_script_end(state: State, worker: OwnWorker, now: float, silent_s: float)
     Once main has ended in order, all that counts is done, and the others have a minute.
     """
     timeouts = state.settings.timeouts
-    if state.commit is not None and state.commit.main == worker.id:
+    if _is_main(state, worker):
         return ""
     if state.over_s is not None and now - state.over_s >= timeouts.script_end_s:
         over_s = now - state.over_s
@@ -192,6 +192,12 @@ def _at_script_end(state: State, worker: OwnWorker, now: float, silent_s: float)
     if silent_s >= timeouts.hang_outside_s:
         return f"no progress for {silent_s:.3g} s: {worker.id.place} at its script's end"
     return ""
+
+
+def _is_main(state: State, worker: OwnWorker) -> bool:
+    """Of the newest generation, or of the one it ended in: what was planned may not be entered."""
+    last = None if worker.entered is None else state.view.commits.get(worker.entered.generation)
+    return any(c is not None and c.main == worker.id for c in (state.commit, last))
 
 
 def _main_has_finished(state: State) -> bool:

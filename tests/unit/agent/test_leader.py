@@ -321,6 +321,23 @@ def test_the_same_set_is_not_planned_faster_than_the_backoff() -> None:
     assert members(ask(job, now=50.6, memory=waits.memory)) == (A, B)
 
 
+def test_a_set_that_failed_twice_is_asked_who_cannot_reach_whom_before_the_next_try() -> None:
+    job = running(A, B, C)
+    tries = [commit(number, [A, B, C], mode=Mode.NOW) for number in (2, 3)]
+    memory, now = Memory(), 50.0
+    for again in tries:
+        job.committed(again, entered=False)
+        memory = ask(job, now=now, memory=memory).memory
+        now += 1.0
+    job.broken(tries[1], C)  # it reaches both
+    first = ask(job, now=51.1, memory=ask(job, now=51.05, memory=memory).memory)
+    assert first.decision is None
+    assert first.wake_s == pytest.approx(61.0)
+    assert members(ask(job, now=61.1, memory=first.memory)) == (A, B, C), "nobody knows more"
+    job.broken(tries[1], A, B).broken(tries[1], B, A)
+    assert members(ask(job, now=55.0, memory=first.memory)) == (A, C)
+
+
 def test_a_member_without_a_lease_is_left_alone_while_the_work_goes_on() -> None:
     job = running(A, B, C).drop(KEYS.node("c"))
     verdict = ask(job, now=99.0)

@@ -442,3 +442,17 @@ def test_once_main_has_ended_the_others_are_ended_soon_and_the_job_has_not_faile
     agent.exits(W1, signal=9)
     assert agent.ending(W1).finished
     assert agent.ending(W1).failure is None
+
+
+def test_who_was_main_to_the_end_is_main_although_a_drain_of_it_was_planned() -> None:
+    agent = finished_pair()
+    agent.now = 200.0
+    planned = commit(2, [W1], mode=Mode.BOUNDARY)
+    agent.view(Job().committed(commit(1, [W0, W1])).committed(planned, entered=False))
+    agent.exits(W1, code=0)
+    job = Job().committed(commit(1, [W0, W1])).committed(planned, entered=False)
+    agent.view(job.gone(W1, how="", finished=True))
+    tail = {W0: beat(Pulse.FINISHED, since_s=100.0)}
+    agent.tick(tail)
+    agent.now = 500.0
+    assert dumped(agent.tick(tail)) == []

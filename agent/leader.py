@@ -124,7 +124,8 @@ def _recover(at: Standpoint, memory: Memory) -> Verdict | None:
         if at.now < ready_s:
             waits = f"{words.places(members)}: no word yet; {words.places(last)} may be the last"
             return Verdict(None, waits, memory, ready_s)
-    if _has_failed_to_meet(known, memory, view):
+    has_failed = _has_failed_to_meet(known, memory, view)
+    if has_failed:
         circle = survivors.circle(
             known.left, known.broken, base.main, heard=view.breaks[base.generation]
         )
@@ -136,11 +137,11 @@ def _recover(at: Standpoint, memory: Memory) -> Verdict | None:
         members = circle.members
     attempt = memory.attempt
     if attempt is not None and attempt.members == frozenset(members):
-        ready_s = attempt.at_s + _backoff(attempt.times, at.timeouts)
-        unheard = [worker for worker in members if worker not in known.broken]
-        if attempt.times > 1 and unheard and _has_failed_to_meet(known, memory, view):
-            # Sent again too soon, it would never come to know whom it cannot reach.
-            ready_s = max(ready_s, attempt.at_s + at.timeouts.forming_timeout_s)
+        wait_s = _backoff(attempt.times, at.timeouts)
+        if has_failed and attempt.times > 1 and not known.broken.keys() >= attempt.members:
+            # Sent again too soon, they would never come to know whom they cannot reach.
+            wait_s = max(wait_s, at.timeouts.forming_timeout_s)
+        ready_s = attempt.at_s + wait_s
         if at.now < ready_s:
             return Verdict(None, "the same members failed to meet: waits a moment", memory, ready_s)
     start = Start(

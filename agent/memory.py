@@ -1,7 +1,7 @@
 """What a leader has to remember between views: since when things are as they are.
 
 A frozen value that goes into a decision and comes out of it. A new leader begins with what its own
-workers do, and nothing else.
+workers do, and with what the records say of the balance (balance/recalling.py).
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from easyscale.agent import benching
 from easyscale.agent.benching import Bench
 from easyscale.agent.settings import Timeouts
-from easyscale.balance import FormerPlan, ProfileRecord, TriedPlan
-from easyscale.model import Assignment, GenerationNumber, Mode, WorkerId
+from easyscale.balance import FormerPlan, ProfileRecord, Swing, Trial, TriedPlan
+from easyscale.model import GenerationNumber, Mode, WorkerId
 from easyscale.rendezvous.agreement import JobView
 from easyscale.rendezvous.keys import Incarnation
 
@@ -27,23 +27,6 @@ class Attempt:
     members: frozenset[WorkerId]
     times: int
     at_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A rebalance that must prove itself: measured worse than before, it is taken back."""
-
-    generation: GenerationNumber
-    #: The map before it, in the order of the process ranks.
-    former: tuple[Assignment, ...]
-    #: Seconds of a step as measured under that map, of it beside micro-steps, and as promised now.
-    before_s: float
-    beside_s: float
-    promised_s: float
-    #: It is judged when the job has completed so many operations.
-    due: int
-    #: Set when it was judged worse: why the former map comes back.
-    undone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +67,6 @@ class Relapse:
 
     times: int
     until: int
-
-
-@dataclass(frozen=True, slots=True)
-class Swing:
-    """A slot whose ranks left since it was slow: how often they had come back in vain before."""
-
-    times: int
-    #: What a rank took there when they left.
-    slow_s: float
-    #: The position up to which it is remembered.
-    until: int
-    #: They came back; since when it is well, while they have not.
-    is_back: bool = False
-    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

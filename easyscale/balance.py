@@ -59,31 +59,40 @@ class DoubtedSlot(msgspec.Struct, frozen=True, kw_only=True):
     until: int = 0
 
 
-class MapOnTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A move for speed that is not judged yet: what it has to beat, and what comes back else."""
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A rebalance that must prove itself: measured worse than before, it is taken back."""
 
     generation: GenerationNumber
+    #: The map before it, in the order of the process ranks.
     former: tuple[Assignment, ...]
+    #: Seconds of a step as measured under that map, of it beside micro-steps, and as promised now.
     before_s: float
     beside_s: float
     promised_s: float
-    #: The position from which on it is judged.
+    #: It is judged when the job has completed so many operations.
     due: int
+    #: Set when it was judged worse: why the former map comes back.
+    undone: str = ""
 
 
-class SwingingSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot whose ranks left since it was slow; where they came back in vain, it waits longer."""
+class Swing(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot whose ranks left since it was slow: how often they had come back in vain before."""
 
-    worker: WorkerId
-    #: How often they had come back in vain.
     times: int
     #: What a rank took there when they left.
     slow_s: float
     #: The position up to which it is remembered.
     until: int
-    #: They came back; since which position it is well, while they have not.
+    #: They came back; since when it is well, while they have not.
     is_back: bool = False
     since: int | None = None
+
+
+class SwingingSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose ranks left since it was slow; where they came back in vain, they wait longer."""
+
+    worker: WorkerId
+    swing: Swing
     #: It is given no more ranks before it has been well for so many steps.
     wait_steps: int = 0
 
@@ -101,7 +110,7 @@ class SpeedRecord(Record, frozen=True, kw_only=True):
     #: What else its leader goes by, so that others can tell why the plan is this one.
     doubts: tuple[DoubtedSlot, ...] = ()
     swings: tuple[SwingingSlot, ...] = ()
-    trial: MapOnTrial | None = None
+    trial: Trial | None = None
     max_nodes: int | None = None
 
 

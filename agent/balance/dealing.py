@@ -175,7 +175,7 @@ class _Dealing:
         self.free = [rank for rank, owner in enumerate(owners) if owner == _FREE]
         self._nodes = subtrees(self.free, n)
         #: Nothing above this level is asked for any more: whatever is left is smaller.
-        self._highest = max([level for _, _, level in self._nodes], default=0)
+        self._highest = max([level for _, _, level in self._nodes])
         self._tree = levels(owners, highest=self._highest)
 
     def _halves(self, node: Node) -> tuple[Node, Node]:
@@ -207,7 +207,7 @@ class _Dealing:
             by_size[-node[0]].append(node)
         rooms = self._rooms
         # Of the cut-off end of the tree, a small node may stand on a high level.
-        cut_off = self._nodes[-1][2] if self._nodes else 0
+        cut_off = self._nodes[-1][2]
         roomy = [(-room, i) for i, room in enumerate(rooms) if room]
         heapify(roomy)
         while by_size:

@@ -10,7 +10,7 @@ import msgspec
 
 from easyscale.agent import drafts, gathering
 from easyscale.agent.actions import KeepProfile, Transact
-from easyscale.agent.balance import doubting, keeping, profile, proposals, swings, trials
+from easyscale.agent.balance import doubting, keeping, profile, proposals, swings
 from easyscale.agent.balance.planner import Place, step_of
 from easyscale.agent.balance.spares import spares
 from easyscale.agent.state import State, Turn
@@ -113,7 +113,7 @@ def _speed(turn: Turn, base: Commit) -> SpeedRecord:
         tried=memory.tried,
         doubts=doubting.told(memory, known.doubts if known is not None else ()),
         swings=swings.told(memory, state.settings.balance),
-        trial=trials.told(memory, base),
+        trial=memory.trial,
         max_nodes=state.settings.max_nodes,
     )
 

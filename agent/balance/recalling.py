@@ -5,7 +5,7 @@ Who was told slow stays so until it is seen to be well: a new leader is no news 
 
 from dataclasses import replace
 
-from easyscale.agent.balance import doubting, swings, trials
+from easyscale.agent.balance import doubting
 from easyscale.agent.memory import Memory, Slowness
 from easyscale.balance import FormerPlan, SpeedRecord
 from easyscale.model import Commit
@@ -31,12 +31,13 @@ def recall(view: JobView, memory: Memory) -> Memory:
 def _as_written(memory: Memory, written: SpeedRecord, base: Commit) -> Memory:
     """Of slots that are members still; when each became slow is known by the step only."""
     slow = [each for each in written.slow if each.worker in base.workers]
+    trial = written.trial
     return replace(
         memory,
         tried=written.tried,
         doubts=doubting.remembered(written.doubts),
-        swings=swings.remembered(written.swings),
-        trial=trials.remembered(written.trial, base),
+        swings={each.worker: each.swing for each in written.swings},
+        trial=trial if trial is not None and trial.generation == base.generation else None,
         best={each.worker: each.micro_step_s / each.ratio for each in slow},
         slow={
             each.worker: Slowness(

@@ -7,11 +7,13 @@ while that grows each time, so that they do not follow it for ever; calm is forg
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from easyscale.agent import drafts, words
 from easyscale.agent.balance import profile
-from easyscale.agent.memory import Memory, Swing
+from easyscale.agent.memory import Memory
 from easyscale.agent.settings import Balance
-from easyscale.balance import SwingingSlot
+from easyscale.balance import Swing, SwingingSlot
 from easyscale.model import Commit, Occasion, Plan, WorkerId
 from easyscale.rendezvous.agreement import JobView
 
@@ -37,7 +39,7 @@ def note(plan: Plan, view: JobView, memory: Memory, balance: Balance) -> Memory:
             times = known.times + known.is_back if known is not None else 0
             swings[worker] = Swing(times=times, slow_s=taken_s, until=until)
         elif change > 0 and known is not None and _is_well(taken_s, known, balance):
-            swings[worker] = replace(known, is_back=True, since=None, until=until)
+            swings[worker] = structs.replace(known, is_back=True, since=None, until=until)
     return replace(memory, swings=swings)
 
 
@@ -51,9 +53,9 @@ def follow(view: JobView, memory: Memory, balance: Balance) -> Memory:
             continue
         is_well = _is_well(taken[worker], swing, balance)
         if is_well and swing.since is None:
-            swings[worker] = replace(swing, since=memory.position)
+            swings[worker] = structs.replace(swing, since=memory.position)
         elif not is_well and swing.since is not None:
-            swings[worker] = replace(swing, since=None, until=until)
+            swings[worker] = structs.replace(swing, since=None, until=until)
         else:
             swings[worker] = swing
     return memory if swings == memory.swings else replace(memory, swings=swings)
@@ -75,39 +77,17 @@ def held_back(slots: Iterable[SwingingSlot], *, position: int) -> dict[WorkerId,
         slot.worker: f"{slot.worker.place} swings: it gets ranks back when it has been well for"
         f" {words.count(slot.wait_steps, 'step')}"
         for slot in slots
-        if not slot.is_back and slot.wait_steps
-        if slot.since is None or position - slot.since < slot.wait_steps
+        if not slot.swing.is_back and slot.wait_steps
+        if slot.swing.since is None or position - slot.swing.since < slot.wait_steps
     }
 
 
 def told(memory: Memory, balance: Balance) -> tuple[SwingingSlot, ...]:
     """What the leader remembers, for a record: for people, and for the next leader."""
     return tuple(
-        SwingingSlot(
-            worker=worker,
-            times=swing.times,
-            slow_s=swing.slow_s,
-            until=swing.until,
-            is_back=swing.is_back,
-            since=swing.since,
-            wait_steps=wait_steps(swing.times, balance),
-        )
+        SwingingSlot(worker=worker, swing=swing, wait_steps=wait_steps(swing.times, balance))
         for worker, swing in sorted(memory.swings.items())
     )
-
-
-def remembered(slots: Iterable[SwingingSlot]) -> dict[WorkerId, Swing]:
-    """The same as the leader has them."""
-    return {
-        slot.worker: Swing(
-            times=slot.times,
-            slow_s=slot.slow_s,
-            until=slot.until,
-            is_back=slot.is_back,
-            since=slot.since,
-        )
-        for slot in slots
-    }
 
 
 def wait_steps(times: int, balance: Balance) -> int:
@@ -120,7 +100,7 @@ def wait_steps(times: int, balance: Balance) -> int:
 
 def why(memory: Memory, balance: Balance) -> str:
     """Who is well and waits, and for how long it has to be."""
-    well = (slot for slot in told(memory, balance) if slot.since is not None)
+    well = (slot for slot in told(memory, balance) if slot.swing.since is not None)
     return next(iter(held_back(well, position=memory.position).values()), "")
 
 

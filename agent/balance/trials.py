@@ -12,9 +12,9 @@ import msgspec
 from easyscale.agent import drafts, words
 from easyscale.agent.balance import profile, suspecting, swings
 from easyscale.agent.balance.planner import Place, shares, step_of
-from easyscale.agent.memory import Appeal, Memory, Trial
+from easyscale.agent.memory import Appeal, Memory
 from easyscale.agent.settings import Balance, LaunchSettings
-from easyscale.balance import MapOnTrial, TriedPlan
+from easyscale.balance import Trial, TriedPlan
 from easyscale.model import (
     Assignment,
     Commit,
@@ -62,35 +62,6 @@ def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSett
         due=progress.position + settings.balance.trial_steps,
     )
     return replace(memory, trial=trial, appeal=None)
-
-
-def told(memory: Memory, base: Commit) -> MapOnTrial | None:
-    """What the next leader has to know to judge the running map, for a record."""
-    trial = memory.trial
-    if trial is None or trial.generation != base.generation:
-        return None
-    return MapOnTrial(
-        generation=trial.generation,
-        former=trial.former,
-        before_s=trial.before_s,
-        beside_s=trial.beside_s,
-        promised_s=trial.promised_s,
-        due=trial.due,
-    )
-
-
-def remembered(written: MapOnTrial | None, base: Commit) -> Trial | None:
-    """The same as the leader has it, while that map runs."""
-    if written is None or written.generation != base.generation:
-        return None
-    return Trial(
-        generation=written.generation,
-        former=written.former,
-        before_s=written.before_s,
-        beside_s=written.beside_s,
-        promised_s=written.promised_s,
-        due=written.due,
-    )
 
 
 def _appeal(plan: Plan, view: JobView, memory: Memory) -> Appeal | None:
@@ -176,7 +147,8 @@ def judge(view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
         times=times,
     )
     others = tuple(each for each in memory.tried if each.counts != counts)
-    return replace(memory, tried=(*others, tried)[-MOST_TRIED:], trial=replace(trial, undone=why))
+    judged = msgspec.structs.replace(trial, undone=why)
+    return replace(memory, tried=(*others, tried)[-MOST_TRIED:], trial=judged)
 
 
 def held_in(commit: Commit) -> tuple[Assignment, ...]:

@@ -241,7 +241,6 @@ class Supervisor:
         process.untold = now + _UNTOLD_S
         if (status := status_of_ended(process.pid)) is not None:
             log.error("worker %s: %s", process.worker, self._why_not_ended(process))
-            process.untold = None
             self._end(process, status)
 
     def _give_up_fork(self, process: WorkerProcess, now: float) -> None:
@@ -416,7 +415,7 @@ class Supervisor:
         if process.is_talking:
             self._selector.unregister(process.session)
             process.is_talking = False
-        process.status = status
+        process.status, process.untold = status, None
         process.signal_group(signal.SIGKILL)
         process.deadline = time.monotonic() + self._settings.output_s
         self._settle(process, time.monotonic())

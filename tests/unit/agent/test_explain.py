@@ -17,6 +17,7 @@ from easyscale.balance import (
     FormerPlan,
     SlowSlot,
     SpeedRecord,
+    Swing,
     SwingingSlot,
     TriedPlan,
 )
@@ -267,7 +268,8 @@ def test_a_plan_that_broke_its_promise_says_so() -> None:
 def test_a_slot_that_swings_and_waits_is_why_the_better_plan_is_not_taken(
     waits_for: int, reason: str
 ) -> None:
-    swinging = SwingingSlot(worker=C, times=1, slow_s=0.4, until=900, wait_steps=waits_for)
+    swing = Swing(times=1, slow_s=0.4, until=900)
+    swinging = SwingingSlot(worker=C, swing=swing, wait_steps=waits_for)
     plan = explained(running(0.1, 0.1, 0.1).put(KEYS.speed, speeds(swings=(swinging,))))
     best = plan.alternatives[1]
     assert (best.name, best.per_slot) == ("best of these slots", (3, 3, 3))

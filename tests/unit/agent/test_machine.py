@@ -1065,6 +1065,19 @@ def test_a_wish_drains_this_node_without_a_grace() -> None:
     assert agent.state.leave_by_s == pytest.approx(130.0)
 
 
+@pytest.mark.parametrize("others_end", [False, True])
+def test_a_drained_node_says_that_the_job_goes_on_only_where_others_do(others_end: bool) -> None:
+    agent = Agent(slots=1).running(members=(W0, OTHER))
+    job = Job().committed(commit(1, [W0, OTHER])).wish("drain", "a")
+    agent.view(job)
+    job.committed(commit(2, [OTHER], mode=Mode.BOUNDARY), entered=False)
+    agent.view(job)
+    agent.view(job.gone(OTHER) if others_end else job)
+    agent.exits(W0, code=0)
+    told = {line.reason for line in agent.announced}
+    assert ("the job goes on without this node" in told) is not others_end
+
+
 def test_who_was_named_before_the_drain_and_left_out_before_it_formed_ends() -> None:
     agent = Agent().registered()
     job = Job().committed(commit(1, [OTHER])).committed(commit(2, [OTHER, W0, W1]))

@@ -6,8 +6,9 @@ import pytest
 
 from easyscale.agent.balance import probing
 from easyscale.agent.balance.scene import Scene
-from easyscale.agent.memory import Memory, Probe, Slowness, Trial
+from easyscale.agent.memory import Memory, Probe, Slowness
 from easyscale.agent.wants import wanted
+from easyscale.balance import Trial
 from tests.support.speeds import Race, between, steady
 from tests.support.views import Job, commit, job_spec, launch_settings, number, worker
 

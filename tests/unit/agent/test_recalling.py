@@ -4,14 +4,15 @@ import msgspec
 import pytest
 
 from easyscale.agent.balance.recalling import recall
-from easyscale.agent.memory import Doubt, Memory, Swing, Trial
+from easyscale.agent.memory import Doubt, Memory
 from easyscale.balance import (
     DoubtedSlot,
     FormerPlan,
-    MapOnTrial,
     SlowSlot,
     SpeedRecord,
+    Swing,
     SwingingSlot,
+    Trial,
     TriedPlan,
 )
 from easyscale.model import Assignment, LogicalRank, Mode
@@ -20,6 +21,7 @@ from tests.support.views import KEYS, Job, commit, number, worker
 
 simulated = pytest.mark.timeout(90)
 A, B = worker("a"), worker("b")
+SWING = Swing(times=1, slow_s=0.4, until=900, since=7)
 TRIED = TriedPlan(
     counts=((A, 3), (B, 1)),
     micro_steps={str(A): 0.1},
@@ -53,11 +55,11 @@ def test_a_new_leader_knows_who_swings_what_was_tried_and_the_plan_before() -> N
         planned_at_step=4,
         former=former,
         tried=(TRIED,),
-        swings=(SwingingSlot(worker=B, times=1, slow_s=0.4, until=900, since=7, wait_steps=50),),
+        swings=(SwingingSlot(worker=B, swing=SWING, wait_steps=50),),
     )
     memory = recall(changed().put(KEYS.speed, record).view(), Memory())
     assert memory.tried == (TRIED,)
-    assert memory.swings == {B: Swing(times=1, slow_s=0.4, until=900, since=7)}
+    assert memory.swings == {B: SWING}
     assert memory.former == former
 
 
@@ -67,7 +69,7 @@ def test_a_new_leader_knows_who_is_slow_who_is_doubted_and_which_map_is_on_trial
     )
     gone = msgspec.structs.replace(slow, worker=worker("c"))
     former = (Assignment(A, (LogicalRank(0),)), Assignment(B, (LogicalRank(1),)))
-    trial = MapOnTrial(
+    trial = Trial(
         generation=number(2), former=former, before_s=0.5, beside_s=0.1, promised_s=0.3, due=30
     )
     doubts = (
@@ -87,7 +89,7 @@ def test_a_new_leader_knows_who_is_slow_who_is_doubted_and_which_map_is_on_trial
         B: (4.0, 3, True)
     }
     assert memory.best == {B: 0.1}, "what it is held against where it is the only one of its kind"
-    assert memory.trial == Trial(number(2), former, 0.5, 0.1, 0.3, 30)
+    assert memory.trial == trial
     assert memory.doubts == {A: Doubt(2.0, 0.1, 900)}
     other = msgspec.structs.replace(trial, generation=number(1))
     record = msgspec.structs.replace(record, trial=other)

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from easyscale.agent.balance import swings
-from easyscale.agent.balance.swings import follow, note, remembered, told, wait_steps, waiting
-from easyscale.agent.memory import Memory, Swing
+from easyscale.agent.balance.swings import follow, note, told, wait_steps, waiting
+from easyscale.agent.memory import Memory
 from easyscale.agent.settings import Balance
+from easyscale.balance import Swing
 from easyscale.model import Assignment, NodeRecord, Occasion, Plan, SlotRecord
 from easyscale.rendezvous.agreement import JobView
 from tests.support.speeds import Race, Slot, between, steady
@@ -198,7 +199,8 @@ def test_the_next_leader_goes_on_with_what_is_written() -> None:
     memory = left(30, came_back(20, left(10)))
     memory = follow(seen(0.1), replace(memory, position=40), BALANCE)
     assert told(Memory(), BALANCE) == ()
-    heir = Memory(position=89, swings=remembered(told(memory, BALANCE)))
+    written = {slot.worker: slot.swing for slot in told(memory, BALANCE)}
+    heir = Memory(position=89, swings=written)
     assert heir.swings == memory.swings
     assert waiting(heir, BALANCE) == {B}
     assert not waiting(replace(heir, position=90), BALANCE)

@@ -1,12 +1,18 @@
-"""When a wait asks the others whether they are still there."""
+"""When a wait asks the others whether they are still there, and for whom it goes on."""
+
+from typing import NamedTuple
 
 import pytest
 
 from easyscale.errors import GenerationBroken
 from easyscale.runtime import neighbours
 from easyscale.runtime.group import Membership, Probe
-from easyscale.runtime.neighbours import Patience
+from easyscale.runtime.neighbours import Knowledge, Patience, await_writer
 from tests.support.views import commit, worker
+
+
+class WriterSettings(NamedTuple):
+    linger_timeout_s: float
 
 
 class Session:
@@ -57,3 +63,39 @@ def test_whoever_refuses_ends_the_wait_at_the_first_round(monkeypatch: pytest.Mo
     with pytest.raises(GenerationBroken, match="nobody answers there") as broken:
         patience()
     assert broken.value.suspects == (1,)
+
+
+class Pulse:
+    def end_wait(self) -> None:
+        """Nobody watches here."""
+
+
+class Leaving(Session):
+    pulse = Pulse()
+    settings = WriterSettings(linger_timeout_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("position", "has_failed", "is_waited_for"),
+    [(7, False, True), (6, False, False), (7, True, False)],
+)
+def test_the_last_snapshot_of_another_is_waited_for_only_where_that_one_can_write_it(
+    monkeypatch: pytest.MonkeyPatch, position: int, has_failed: bool, is_waited_for: bool
+) -> None:
+    now = [0.0]
+    answer = Knowledge(position=position, has_failed=has_failed)
+    monkeypatch.setattr("easyscale.runtime.neighbours.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "easyscale.runtime.neighbours.time.sleep", lambda _: now.__setitem__(0, now[0] + 1.0)
+    )
+    monkeypatch.setattr(neighbours, "ask_all", lambda *_, **__: (Probe({}, (), ()), {0: answer}))
+    is_written = await_writer(
+        Membership(commit(1, [worker("a"), worker("b")]), worker("b"), "t"),
+        Leaving(),  # type: ignore[arg-type]
+        0,
+        position=7,
+        has_kept=lambda _: now[0] > 30.0,
+        superseded=lambda: False,
+    )
+    assert is_written is is_waited_for
+    assert (now[0] > 30.0) is is_waited_for

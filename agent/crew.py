@@ -214,13 +214,15 @@ def tell_commit(turn: Turn, commit: Commit) -> None:
 
 
 def tell_lost(turn: Turn, ended: Iterable[WorkerId]) -> None:
-    """Exchanges with these cannot complete: members that wait in one are let go."""
+    """Exchanges with these cannot complete: members that wait in one are let go.
+
+    Who leaves may wait for one of them too, in the generation before.
+    """
     lost = tuple(sorted(ended))
-    commit = turn.state.commit
-    if not lost or commit is None or not set(lost) & set(commit.workers):
+    if not lost:
         return
     for worker in turn.state.workers.values():
-        if worker.phase is Phase.MEMBER and worker.id not in lost:
+        if worker.phase in (Phase.MEMBER, Phase.LEAVING) and worker.id not in lost:
             turn.do(Tell(worker=worker.id, message=Lost(workers=lost)))
 
 

@@ -24,6 +24,7 @@ from easyscale.model import (
     Wish,
     encode,
 )
+from easyscale.pulse import Phase as Pulse
 from easyscale.rendezvous.agreement import JobView
 from easyscale.reports import EventKind
 
@@ -424,8 +425,8 @@ def kill_excluded(turn: Turn) -> None:
         grace_s, since_s = timeouts.fence_grace_s, worker.told_s
         if commit.mode is Mode.BOUNDARY:
             # It waits in a broken group, in case that nobody else has the state: the leader, who
-            # would know, has had the time to call it back.
-            if worker.broken is None or state.away_s is not None:
+            # would know, has had the time to call it back, and it to write that state down.
+            if worker.broken is None or state.away_s is not None or _writes_a_snapshot(worker):
                 continue
             grace_s = timeouts.evict_after_s
             since_s = max(worker.told_s, worker.broken_s, state.back_s)
@@ -434,3 +435,8 @@ def kill_excluded(turn: Turn) -> None:
             reason = f"fenced by {commit.generation.label}"
             turn.put_worker(replace(worker, stopped=reason, killed_s=turn.now.s))
             turn.do(KillWorker(worker=worker.id, reason=reason))
+
+
+def _writes_a_snapshot(worker: OwnWorker) -> bool:
+    """Which may take minutes; one that hangs there is found by the watchdog."""
+    return worker.beat is not None and worker.beat.phase is Pulse.SNAPSHOT

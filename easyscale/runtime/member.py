@@ -213,9 +213,10 @@ def _commit_known(state: State, commit: Commit, me: WorkerId) -> Decision:
                 # RUNNING -> FORMING: a loss; whatever this worker waits in is abandoned
                 return _form(commit, has_state=True)
             return _fence(commit)
-        case Leaving(commit=old, pauses=True) if me in commit.workers:
+        case Leaving(commit=old) if me in commit.workers:
             if commit.generation > old.generation:
-                # LEAVING -> FORMING: not all have come to where the job was to stop
+                # LEAVING -> FORMING: not all came to where the job was to stop, or who was to go on
+                # ended on the way: this worker still has the state
                 return _form(commit, has_state=True)
             return _stay(state, f"{commit.generation.label} is not newer")
         case Leaving() | Finished() | Fenced():

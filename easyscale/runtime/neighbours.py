@@ -5,13 +5,13 @@ A wait is given up only for a reason: somebody is gone, or all wait and nothing 
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from easyscale.errors import GenerationBroken
-from easyscale.model import Commit, GenerationNumber
+from easyscale.model import Commit, GenerationNumber, WorkerId
 from easyscale.runtime.group import Membership, Probe, probe
 from easyscale.runtime.session import Session
 
@@ -79,6 +79,36 @@ def linger(
         if not found.silent and all(needs_nothing(known) for known in answers.values()):
             return
         time.sleep(_LINGER_INTERVAL_S)
+
+
+def await_taker(
+    membership: Membership,
+    session: Session,
+    takers: Collection[WorkerId],
+    *,
+    has_passed: Callable[[Knowledge], bool],
+    superseded: Callable[[], bool],
+) -> bool:
+    """Wait until one of those that go on holds the state without this process; False if none does.
+
+    Who answers may take its time, since it hands the state to others first. Once none has answered
+    for `linger_timeout`, nobody will call this process back either.
+    """
+    ranks = {rank for rank, worker in enumerate(membership.commit.workers) if worker in takers}
+    heard_s = time.monotonic()
+    while not superseded():
+        _, answers = ask_all(membership, session)
+        going_on = [known for rank, known in answers.items() if rank in ranks]
+        if any(map(has_passed, going_on)):
+            return True
+        now = time.monotonic()
+        if going_on:
+            heard_s = now
+            session.pulse.end_wait()
+        elif now - heard_s >= session.settings.linger_timeout_s:
+            return False
+        time.sleep(_LINGER_INTERVAL_S)
+    return True
 
 
 def await_writer(

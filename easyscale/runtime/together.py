@@ -52,6 +52,7 @@ from easyscale.runtime.neighbours import (
     ASK_INTERVAL_S,
     Knowledge,
     ask_all,
+    await_taker,
     await_writer,
     linger,
 )
@@ -364,6 +365,7 @@ class Together:
         membership = Membership(commit, self._me, self._session.settings.token)
         interval_s = ASK_INTERVAL_S
         known, since_s = commit.generation, time.monotonic()
+        is_kept = False
         while True:
             newer = self._session.wait_newer(known, timeout_s=interval_s)
             if newer is not None:
@@ -379,7 +381,22 @@ class Together:
                 assert newest is not None
                 self._decide(member.LeftBehind(newest))
                 return
+            if not is_kept and self._may_be_last(commit, time.monotonic() - since_s):
+                is_kept = True
+                self._keep_boundary()
+                self._progress.beat(Phase.BROKEN)
             interval_s = min(2 * interval_s, ASK_INTERVAL_MAX_S)
+
+    def _may_be_last(self, commit: Commit, waited_s: float) -> bool:
+        """Neither those that were to go on without this worker are heard, nor does anybody call it.
+
+        If they are silent for good, its agent ends it before anybody may take over.
+        """
+        newest = self._session.newest
+        if newest is None or newest.generation <= commit.generation or newest.pauses:
+            return False
+        is_due = waited_s >= self._session.settings.linger_timeout_s
+        return self._standing.has_state and is_due
 
     def _is_left_behind(
         self, commit: Commit, answers: Iterable[Knowledge], waited_s: float
@@ -392,10 +409,7 @@ class Together:
         if newest is None or newest.generation <= commit.generation:
             return False
         if not newest.pauses:
-            return any(
-                one.finished or (one.entered is not None and one.entered >= newest.generation)
-                for one in answers
-            )
+            return any(self._has_entered(one, newest.generation) for one in answers)
         able = (one for one in answers if not one.has_failed)
         if any(self._needs_nothing(one, newest.generation) for one in able):
             return True
@@ -497,17 +511,32 @@ class Together:
     def _leave(self, commit: Commit, *, pauses: bool) -> None:
         if pauses:
             self._keep_state(commit.generation)
-            newest = self._session.newest
-            assert newest is not None
-            self._decide(member.CommitKnown(newest))
-            if not isinstance(self._state, member.Leaving):
-                return
-        self._has_failed |= not self._snapshots.finish() and pauses
+            self._has_failed |= not self._snapshots.finish()
+        else:
+            self._hand_over(commit)
+        newest = self._session.newest
+        assert newest is not None
+        self._decide(member.CommitKnown(newest))
+        if not isinstance(self._state, member.Leaving):
+            return
         self._left_for = commit.generation
         self._session.say(Drained(generation=commit.generation, step=self._training.place.step))
         self._session.flush()
         self._linger(lambda known: self._needs_nothing(known, commit.generation))
         leave(self._session, 0)
+
+    def _hand_over(self, commit: Commit) -> None:
+        """Stay until one that goes on has entered: alone with the state, it may end on the way."""
+        assert self._commit is not None
+        if not await_taker(
+            Membership(self._commit, self._me, self._session.settings.token),
+            self._session,
+            commit.workers,
+            has_passed=lambda known: self._has_entered(known, commit.generation),
+            superseded=lambda: self._is_asked_back(commit.generation),
+        ):
+            self._keep_boundary()
+        self._snapshots.finish()
 
     def _keep_state(self, generation: GenerationNumber) -> None:
         """Where the job stops one of its members writes a snapshot: main, as long as it lives."""
@@ -523,15 +552,28 @@ class Together:
             has_kept=lambda known: self._needs_nothing(known, generation),
             superseded=lambda: self._is_asked_back(generation),
         ):
-            try:
-                self._write_snapshot(last=True)
-            except GenerationBroken:  # in an evaluation: its boundary has passed
-                self._has_failed = True
+            self._has_failed |= not self._keep_boundary()
 
-    def _is_asked_back(self, pause: GenerationNumber) -> bool:
-        """Survivors of a loss go on, this worker among them: who was behind could not stop."""
+    def _keep_boundary(self) -> bool:
+        """Write the state at the boundary; False where the disk does not take it.
+
+        Also where that boundary has passed, as in an evaluation.
+        """
+        try:
+            self._write_snapshot(last=True)
+        except GenerationBroken:
+            return False
+        self._progress.beat(Phase.SNAPSHOT)
+        return self._snapshots.finish()
+
+    def _is_asked_back(self, generation: GenerationNumber) -> bool:
+        """Survivors of a loss go on, this worker among them, though it left for `generation`."""
         newest = self._session.newest
-        return newest is not None and newest.generation > pause and self._me in newest.workers
+        return newest is not None and newest.generation > generation and self._me in newest.workers
+
+    def _has_entered(self, known: Knowledge, generation: GenerationNumber) -> bool:
+        """A peer goes on by this generation or a later one."""
+        return known.finished or (known.entered is not None and known.entered >= generation)
 
     def _needs_nothing(self, known: Knowledge, generation: GenerationNumber) -> bool:
         """A peer that has entered the next generation, or left for it, is past the old one."""

@@ -97,6 +97,10 @@ class Worker:
     unread: Headers | None = None
     #: It arrives in the generation it knows and does not get through the handshake.
     stuck: bool = False
+    #: It has left its group in order for this one, and holds the state until others have entered.
+    left_for: Commit | None = None
+    #: It waits in a broken group, left out of this one, and has written down the state.
+    kept_for: Commit | None = None
 
     @property
     def duty(self) -> tuple[int, ...]:
@@ -583,6 +587,9 @@ class World:
         if worker.knows(commit):
             return
         worker.known, worker.stuck = commit, False
+        if worker.left_for is not None and worker.id not in commit.workers:
+            return
+        worker.left_for = None
         waits = worker.broken or worker.forming or worker.entered is None
         if commit.mode is not Mode.BOUNDARY or waits:
             worker.forming = not _is_planned_without(worker, commit)
@@ -723,12 +730,18 @@ class World:
         """Who forms or is broken asks the members of its group for newer commits."""
         busy = False
         for worker in self._all():
+            if worker.left_for is not None:
+                busy |= self._hand_over(worker, worker.left_for)
             if not (worker.broken or worker.forming) or worker.known is None:
                 continue
             if self._stops_for(worker, worker.known):
                 self._pause(worker, worker.known)
                 busy = True
                 continue
+            if self._may_be_last(worker, worker.known):
+                self.snapshot(worker.id, last=True)
+                worker.kept_for = worker.known
+                busy = True
             if self._is_left_behind(worker, worker.known):
                 self.say(worker.id, FencedOff(generation=worker.known.generation))
                 self.end(worker.id, exit_code=0)
@@ -746,12 +759,36 @@ class World:
                         busy = True
         return busy
 
+    def _hand_over(self, worker: Worker, commit: Commit) -> bool:
+        """It stays until one that goes on has entered; where nobody is left, for a while."""
+        assert worker.entered is not None
+        others = [self._find(other) for other in worker.entered.workers if other in commit.workers]
+        takers = [one for one in others if one and not self._cannot_meet(worker.id, one.id)]
+        if takers:
+            self.paused_s.pop((worker.id, commit.generation), None)
+        if any(one.entered and one.entered.generation >= commit.generation for one in takers):
+            self._drain(worker, commit)
+            return True
+        if takers or not self._has_lingered(worker, commit):
+            return False
+        self._pause(worker, commit)
+        return True
+
     def _stops_for(self, worker: Worker, known: Commit) -> bool:
         """It waits in a broken group and knows of a pause, which nobody has called off."""
         if not known.pauses or not _is_planned_without(worker, known):
             return False
+        return self._has_lingered(worker, known)
+
+    def _has_lingered(self, worker: Worker, known: Commit) -> bool:
         since_s = self.paused_s.setdefault((worker.id, known.generation), self.now)
         return self.now - since_s >= LINGER_S
+
+    def _may_be_last(self, worker: Worker, known: Commit) -> bool:
+        """A planned change leaves it out, and for a while nobody has been heard to go on by it."""
+        if known.pauses or known == worker.kept_for or not _is_planned_without(worker, known):
+            return False
+        return self._has_lingered(worker, known)
 
     def _is_left_behind(self, worker: Worker, known: Commit) -> bool:
         """Somebody of its group goes on by the planned change that leaves it out."""
@@ -787,7 +824,7 @@ class World:
     def _operate_group(self, commit: Commit, only: tuple[WorkerId, ...], *, boundary: bool) -> None:
         members = [self._find(worker) for worker in commit.workers]
         group = [m for m in members if m is not None and m.entered == commit]
-        group = [m for m in group if not m.forming and not m.broken]
+        group = [m for m in group if not (m.forming or m.broken or m.left_for)]
         if len(group) < len(commit.workers):
             if any(self._is_dead(worker) for worker in commit.workers):
                 for worker in group:
@@ -851,7 +888,10 @@ class World:
         if worker.id in commit.workers:
             worker.forming = True
             return
-        if commit.pauses and worker.entered.main == worker.id:
+        if not commit.pauses:
+            worker.left_for = commit
+            return
+        if worker.entered.main == worker.id:
             self.snapshot(worker.id, last=True)
         self._drain(worker, commit)
 

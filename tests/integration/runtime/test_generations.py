@@ -262,6 +262,62 @@ def test_who_shall_leave_is_asked_back_where_the_others_die_before_the_boundary(
     assert crew.finished(last) == {reference}
 
 
+def leave_before_a_taker(crew: Crew) -> tuple[Hand, Hand]:
+    """The first has left at the boundary; the second, which goes on, ends before it has entered."""
+    a, b, c = start(crew, 3)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(3, a, b)
+    os.kill(c.pid, signal.SIGSTOP)
+    crew.commit(Mode.BOUNDARY, {1: range(4), 2: range(4, 8)})
+    crew.until(lambda: b.beat.phase.name == "FORMING", "one waits for the newcomer")
+    assert not a.all(messages.Drained)
+    crew.kill(b)
+    crew.kill(c)
+    crew.ended(b, c)
+    return a, b
+
+
+def test_who_has_left_is_asked_back_where_those_that_go_on_die_before_they_have_entered(
+    crew: Crew, reference: str
+) -> None:
+    a, _ = leave_before_a_taker(crew)
+    crew.entered(crew.commit(Mode.NOW, {0: range(8)}))
+    assert not a.all(messages.Drained)
+    assert crew.finished(a) == {reference}
+
+
+def test_who_has_left_and_is_not_asked_back_leaves_its_state_on_disk(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    with Crew(zygote, tmp_path, SCRIPT, "pause=0.002", linger_timeout_s=1.0) as crew:
+        a, b = leave_before_a_taker(crew)
+        crew.ended(a)
+        written, drained = a.last(messages.SnapshotWritten), a.last(messages.Drained)
+        assert written is not None
+        assert drained is not None
+        assert written.step == drained.step == b.beat.step
+
+
+def test_who_waits_left_out_writes_its_state_down_and_is_asked_back_all_the_same(
+    zygote: Zygote, tmp_path: Path, reference: str
+) -> None:
+    """Where those that were to go on are silent, its agent ends it before anybody takes over."""
+    with Crew(zygote, tmp_path, SCRIPT, "pause=0.002", linger_timeout_s=1.0) as crew:
+        a, b = start(crew, 2)
+        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+        crew.at_step(3, a, b)
+        os.kill(b.pid, signal.SIGSTOP)
+        crew.until(lambda: a.beat.phase.name == "EXCHANGE", "one waits for the frozen one")
+        step = a.beat.step
+        crew.commit(Mode.BOUNDARY, {1: range(8)})
+        crew.kill(b)
+        crew.until(lambda: bool(a.all(messages.SnapshotWritten)), "it keeps its state")
+        assert [written.step for written in a.all(messages.SnapshotWritten)] == [step]
+        crew.until(lambda: a.beat.phase.name == "BROKEN", "it waits on")
+        crew.entered(crew.commit(Mode.NOW, {0: range(8)}))
+        assert crew.finished(a) == {reference}
+
+
 def test_where_main_dies_before_the_boundary_to_a_pause_the_others_are_asked_back(
     crew: Crew, reference: str
 ) -> None:

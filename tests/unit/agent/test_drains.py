@@ -4,14 +4,17 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from easyscale.agent import changes
 from easyscale.agent.memory import Memory
 from easyscale.model import Mode
+from easyscale.pulse import Phase
 from easyscale.rendezvous.agreement import JobView
 from easyscale.reports import EventKind
 from tests.support.stories import Player
 from tests.support.views import Job, commit, job_spec, launch_settings, worker
+from tests.support.world import World
 
 A, A1, B = (worker(name) for name in ("a", "a/1", "b"))
 
@@ -73,3 +76,25 @@ def test_where_only_a_newcomer_gets_ranks_a_member_stays_without() -> None:
     assert change.plan is not None, change.reason
     assert [(each.worker, each.ranks) for each in change.plan.assignments] == [(A, ()), (B, (0,))]
     assert change.plan.mode is Mode.BOUNDARY
+
+
+def test_who_is_left_out_is_not_ended_while_it_writes_its_state_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    player = Player()
+    beat = World._beat
+    for command in (
+        "job logical=2",
+        *("start a b", "advance 2", "train 2", "advance 2", "train 1"),
+        *("drain a/cpu:0", "advance 2", "break a b", "die b", "advance 14"),
+    ):
+        player.run([command])
+    world = player._world
+    monkeypatch.setattr(
+        World, "_beat", lambda at, w: replace(beat(at, w), phase=Phase.SNAPSHOT, since_s=at.now)
+    )
+    player.run(["advance 60"])
+    assert world.nodes["a"].workers
+    monkeypatch.setattr(World, "_beat", beat)
+    player.run(["advance 1"])
+    assert not world.nodes["a"].workers

@@ -20,6 +20,7 @@ from easyscale.messages import (
     Entered,
     Finished,
     Initialised,
+    Lost,
     Planned,
     Ready,
     Registered,
@@ -321,6 +322,17 @@ def test_a_drained_worker_has_all_the_time_until_the_boundary() -> None:
     agent.view(Job().committed(commit(2, [W0], mode=Mode.BOUNDARY)))
     agent.now += 500.0
     assert of(agent.tick(), actions.KillWorker) == []
+
+
+@pytest.mark.parametrize("members", [[OTHER], []])
+def test_who_leaves_is_told_of_losses_elsewhere_that_it_may_wait_for(
+    members: list[WorkerId],
+) -> None:
+    agent = Agent().running(members=(W0, OTHER))
+    job = Job().committed(commit(2, members, mode=Mode.BOUNDARY))
+    agent.view(job)
+    told = of(agent.view(job.put(KEYS.gone_worker(OTHER), Ending(how="killed"))), actions.Tell)
+    assert Lost(workers=(OTHER,)) in [tell.message for tell in told if tell.worker == W0]
 
 
 def test_entering_is_said_in_the_store_and_to_people_with_the_pause() -> None:

@@ -181,17 +181,19 @@ def test_a_broken_wait_is_said_with_its_suspects() -> None:
 
 def test_whoever_has_left_stays_away() -> None:
     newer = commit(5, A, B, mode=Mode.NOW)
-    for state in (Leaving(DRAINED, pauses=False), Finished(FIRST), Fenced(LOSS)):
+    for state in (Finished(FIRST), Fenced(LOSS)):
         for event in (CommitKnown(newer), Entered(), WaitBroke((), "x"), EndCompleted()):
             assert decide(state, event) == (state, None)
 
 
-def test_who_stops_for_a_pause_goes_on_where_a_loss_comes_between() -> None:
-    stopping = Leaving(PAUSE, pauses=True)
-    back = commit(3, A, B, mode=Mode.NOW)
-    assert decide(stopping, CommitKnown(back)) == (Forming(back, has_state=True), Form(back))
-    for other in (FIRST, PAUSE, commit(3, B, mode=Mode.NOW)):
-        assert decide(stopping, CommitKnown(other)) == (stopping, None)
+@pytest.mark.parametrize("left", [Leaving(PAUSE, pauses=True), Leaving(DRAINED, pauses=False)])
+def test_who_has_left_goes_on_where_a_loss_comes_between(left: Leaving) -> None:
+    back = commit(5, A, B, mode=Mode.NOW)
+    assert decide(left, CommitKnown(back)) == (Forming(back, has_state=True), Form(back))
+    for other in (FIRST, left.commit, commit(5, B, mode=Mode.NOW)):
+        assert decide(left, CommitKnown(other)) == (left, None)
+    for event in (Entered(), WaitBroke((), "x"), EndCompleted()):
+        assert decide(left, event) == (left, None)
 
 
 def test_the_end_is_said_once() -> None:

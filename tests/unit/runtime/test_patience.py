@@ -7,7 +7,7 @@ import pytest
 from easyscale.errors import GenerationBroken
 from easyscale.runtime import neighbours
 from easyscale.runtime.group import Membership, Probe
-from easyscale.runtime.neighbours import Knowledge, Patience, await_writer
+from easyscale.runtime.neighbours import Knowledge, Patience, await_taker, await_writer
 from tests.support.views import commit, worker
 
 
@@ -99,3 +99,46 @@ def test_the_last_snapshot_of_another_is_waited_for_only_where_that_one_can_writ
     )
     assert is_written is is_waited_for
     assert (now[0] > 30.0) is is_waited_for
+
+
+@pytest.mark.parametrize(
+    ("answers_until_s", "enters_at_s", "is_called_at_s", "is_over", "ends_at_s"),
+    [
+        (99.0, 30.0, None, True, 30.0),  # it may take its time while it answers
+        (99.0, None, 30.0, True, 30.0),  # asked back
+        (5.0, None, None, False, 14.0),
+        (5.0, None, 12.0, True, 12.0),
+    ],
+)
+def test_who_leaves_stays_until_one_that_goes_on_has_entered(
+    monkeypatch: pytest.MonkeyPatch,
+    answers_until_s: float,
+    enters_at_s: float | None,
+    is_called_at_s: float | None,
+    *,
+    is_over: bool,
+    ends_at_s: float,
+) -> None:
+    """Rank 1 leaves too and answers for ever: it takes nothing over."""
+    now = [0.0]
+    going_on, leaving = Knowledge(position=7), Knowledge(position=7)
+
+    def ask(*_: object, **__: object) -> tuple[Probe, dict[int, Knowledge]]:
+        answers = {1: leaving} | ({0: going_on} if now[0] < answers_until_s else {})
+        return Probe({}, (), ()), answers
+
+    monkeypatch.setattr("easyscale.runtime.neighbours.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "easyscale.runtime.neighbours.time.sleep", lambda _: now.__setitem__(0, now[0] + 1.0)
+    )
+    monkeypatch.setattr(neighbours, "ask_all", ask)
+    assert is_over is await_taker(
+        Membership(commit(1, [worker("a"), worker("b"), worker("c")]), worker("c"), "t"),
+        Leaving(),  # type: ignore[arg-type]
+        [worker("a")],
+        has_passed=lambda known: (
+            known is leaving or (enters_at_s is not None and now[0] >= enters_at_s)
+        ),
+        superseded=lambda: is_called_at_s is not None and now[0] >= is_called_at_s,
+    )
+    assert now[0] == ends_at_s

@@ -655,7 +655,8 @@ class World:
         return frozenset((one.node, other.node)) in self.links or len(tokens) > 1
 
     def _meets(self, worker: Worker, commit: Commit) -> bool:
-        return (worker.forming and worker.known == commit) or worker.entered == commit
+        is_inside = worker.entered == commit and worker.left_for is None
+        return is_inside or (worker.forming and worker.known == commit)
 
     def _shake_hands(self, members: list[Worker], commit: Commit) -> bool:
         """All are there: the runtime's own rule says who keeps, computes and takes what."""
@@ -819,7 +820,8 @@ class World:
         """The worker has computed its share of the running operation."""
         worker = self._find(worker_id)
         assert worker is not None
-        worker.held = worker.duty
+        if worker.left_for is None:
+            worker.held = worker.duty
 
     def _operate_group(self, commit: Commit, only: tuple[WorkerId, ...], *, boundary: bool) -> None:
         members = [self._find(worker) for worker in commit.workers]
@@ -922,6 +924,8 @@ class World:
     def break_(self, worker_id: WorkerId, suspects: list[WorkerId]) -> None:
         worker = self._find(worker_id)
         assert worker is not None
+        if worker.left_for is not None:
+            return  # it waits in no group
         worker.broken, worker.unread = True, None
         commit = worker.known if worker.forming else worker.entered
         assert commit is not None

@@ -218,7 +218,11 @@ class Faults(RuleBasedStateMachine):
         running = []
         workers = self._everybody()
         for commit in {w.entered.generation: w.entered for w in workers if w.entered}.values():
-            inside = {w.id for w in workers if w.entered == commit and not w.forming}
+            inside = {
+                w.id
+                for w in workers
+                if w.entered == commit and not w.forming and w.left_for is None
+            }
             if all(member in inside for member in commit.workers):
                 running.append(commit.generation)
         assert len(running) <= 1, self._story(f"{running} all run")

@@ -40,6 +40,15 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
     #: It was to keep the state before it left, and its disk did not take it.
     has_failed: bool = False
 
+    def has_entered(self, generation: GenerationNumber) -> bool:
+        """It goes on by this generation or a later one."""
+        return self.finished or (self.entered is not None and self.entered >= generation)
+
+    def has_left_behind(self, generation: GenerationNumber) -> bool:
+        """It needs nothing of what was before this generation: it entered it, or left for it."""
+        has_left = self.left_for is not None and self.left_for >= generation
+        return has_left or self.has_entered(generation)
+
 
 def read_knowledge(text: str) -> Knowledge | None:
     """Read a peer's answer; None when it is not of that form."""

@@ -5,7 +5,7 @@ every wait), the next generation is entered there, and the loop goes on with wha
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NoReturn, assert_never
 
 import msgspec
@@ -32,6 +32,7 @@ from easyscale.model import (
 )
 from easyscale.pulse import Phase
 from easyscale.runtime import member
+from easyscale.runtime.departure import Departure
 from easyscale.runtime.entering import (
     Entering,
     Entrance,
@@ -52,9 +53,6 @@ from easyscale.runtime.neighbours import (
     ASK_INTERVAL_S,
     Knowledge,
     ask_all,
-    await_taker,
-    await_writer,
-    linger,
 )
 from easyscale.runtime.progress import Progress
 from easyscale.runtime.record import Record
@@ -89,13 +87,11 @@ class Together:
         #: The last step's micro-steps gave weights.
         self._weighted = False
         self._waits_for = ""
-        self._left_for: GenerationNumber | None = None
-        #: The state was to be kept here before that, and was not.
-        self._has_failed = False
         self._ranks: tuple[int, ...] = ()
         self._has_begun = False
         self._snapshots = SnapshotSchedule(training, session)
         self._progress = Progress(training, session)
+        self._departure = Departure(training, session, keep_boundary=self._keep_boundary)
 
     # --- what the loop asks ----------------------------------------------------------------------
 
@@ -350,7 +346,7 @@ class Together:
         self._commit = commit
         self._note_generation()
         self._share = entrance.share
-        self._has_failed = False
+        self._departure.enter(commit)
         self._headers = ()
         self._set_ranks(commit)
         self._training.timing.interrupt()
@@ -376,45 +372,26 @@ class Together:
             _, answers = ask_all(membership, self._session)
             if self._end_is_known(answers.values()):
                 return
-            if self._is_left_behind(commit, answers.values(), time.monotonic() - since_s):
+            waited_s = time.monotonic() - since_s
+            if self._departure.is_left_behind(
+                commit, answers.values(), waited_s=waited_s, has_boundary=self._has_boundary
+            ):
                 newest = self._session.newest
                 assert newest is not None
                 self._decide(member.LeftBehind(newest))
                 return
-            if not is_kept and self._may_be_last(commit, time.monotonic() - since_s):
+            holds_on = self._standing.has_state and not is_kept
+            if holds_on and self._departure.may_be_last(commit, waited_s=waited_s):
                 is_kept = True
                 self._keep_boundary()
                 self._progress.beat(Phase.BROKEN)
             interval_s = min(2 * interval_s, ASK_INTERVAL_MAX_S)
 
-    def _may_be_last(self, commit: Commit, waited_s: float) -> bool:
-        """Neither those that were to go on without this worker are heard, nor does anybody call it.
-
-        If they are silent for good, its agent ends it before anybody may take over.
-        """
-        newest = self._session.newest
-        if newest is None or newest.generation <= commit.generation or newest.pauses:
-            return False
-        is_due = waited_s >= self._session.settings.linger_timeout_s
-        return self._standing.has_state and is_due
-
-    def _is_left_behind(
-        self, commit: Commit, answers: Iterable[Knowledge], waited_s: float
-    ) -> bool:
-        """Others go on by the planned change that is known here, or have stopped for it.
-
-        Where nobody can tell, and no generation of survivors comes, the job stops all the same.
-        """
-        newest, work = self._session.newest, self._standing.open_work
-        if newest is None or newest.generation <= commit.generation:
-            return False
-        if not newest.pauses:
-            return any(self._has_entered(one, newest.generation) for one in answers)
-        able = (one for one in answers if not one.has_failed)
-        if any(self._needs_nothing(one, newest.generation) for one in able):
-            return True
-        has_boundary = work is None or work.kind is not OperationKind.EVALUATION
-        return has_boundary and waited_s >= self._session.settings.linger_timeout_s
+    @property
+    def _has_boundary(self) -> bool:
+        """The state at the boundary before what is under way can still be made."""
+        work = self._standing.open_work
+        return work is None or work.kind is not OperationKind.EVALUATION
 
     def _end_is_known(self, answers: Iterable[Knowledge]) -> bool:
         """A member that finished says that all had come to the end, this worker included."""
@@ -449,6 +426,7 @@ class Together:
                 pass  # the state says it all; `_recover` acts on it
             case member.SwitchMap(commit=commit):
                 self._commit = commit
+                self._departure.enter(commit)
                 self._note_generation()
                 self._standing.formed = commit.generation
                 self._share = None
@@ -509,86 +487,23 @@ class Together:
         leave(self._session, 0)
 
     def _leave(self, commit: Commit, *, pauses: bool) -> None:
+        departure = self._departure
         if pauses:
-            self._keep_state(commit.generation)
-            self._has_failed |= not self._snapshots.finish()
+            departure.keep_state(commit.generation)
+            departure.has_failed |= not self._snapshots.finish()
         else:
-            self._hand_over(commit)
+            departure.hand_over(commit)
+            self._snapshots.finish()
         newest = self._session.newest
         assert newest is not None
         self._decide(member.CommitKnown(newest))
         if not isinstance(self._state, member.Leaving):
             return
-        self._left_for = commit.generation
+        departure.left_for = commit.generation
         self._session.say(Drained(generation=commit.generation, step=self._training.place.step))
         self._session.flush()
-        self._linger(lambda known: self._needs_nothing(known, commit.generation))
+        departure.linger(lambda known: known.has_left_behind(commit.generation))
         leave(self._session, 0)
-
-    def _hand_over(self, commit: Commit) -> None:
-        """Stay until one that goes on has entered: alone with the state, it may end on the way."""
-        assert self._commit is not None
-        if not await_taker(
-            Membership(self._commit, self._me, self._session.settings.token),
-            self._session,
-            commit.workers,
-            has_passed=lambda known: self._has_entered(known, commit.generation),
-            superseded=lambda: self._is_asked_back(commit.generation),
-        ):
-            self._keep_boundary()
-        self._snapshots.finish()
-
-    def _keep_state(self, generation: GenerationNumber) -> None:
-        """Where the job stops one of its members writes a snapshot: main, as long as it lives."""
-        commit = self._commit
-        assert commit is not None
-        membership = Membership(commit, self._me, self._session.settings.token)
-        main = commit.process_rank(commit.main) if commit.main is not None else None
-        if not await_writer(
-            membership,
-            self._session,
-            main or 0,
-            position=self._training.place.position,
-            has_kept=lambda known: self._needs_nothing(known, generation),
-            superseded=lambda: self._is_asked_back(generation),
-        ):
-            self._has_failed |= not self._keep_boundary()
-
-    def _keep_boundary(self) -> bool:
-        """Write the state at the boundary; False where the disk does not take it.
-
-        Also where that boundary has passed, as in an evaluation.
-        """
-        try:
-            self._write_snapshot(last=True)
-        except GenerationBroken:
-            return False
-        self._progress.beat(Phase.SNAPSHOT)
-        return self._snapshots.finish()
-
-    def _is_asked_back(self, generation: GenerationNumber) -> bool:
-        """Survivors of a loss go on, this worker among them, though it left for `generation`."""
-        newest = self._session.newest
-        return newest is not None and newest.generation > generation and self._me in newest.workers
-
-    def _has_entered(self, known: Knowledge, generation: GenerationNumber) -> bool:
-        """A peer goes on by this generation or a later one."""
-        return known.finished or (known.entered is not None and known.entered >= generation)
-
-    def _needs_nothing(self, known: Knowledge, generation: GenerationNumber) -> bool:
-        """A peer that has entered the next generation, or left for it, is past the old one."""
-        reached = max(
-            (number for number in (known.entered, known.left_for) if number is not None),
-            default=None,
-        )
-        return known.finished or (reached is not None and reached >= generation)
-
-    def _linger(self, needs_nothing: Callable[[Knowledge], bool]) -> None:
-        """Answer peers until none of them can need this process, `linger_timeout` at most."""
-        commit = self._commit
-        if commit is not None:
-            membership = Membership(commit, self._me, self._session.settings.token)
-            linger(membership, self._session, needs_nothing)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -621,7 +536,7 @@ class Together:
             self.end()
         self._progress.beat(Phase.FINISHED)
         self._snapshots.finish()
-        self._linger(lambda known: known.finished)
+        self._departure.linger(lambda known: known.finished)
 
     # --- snapshots and progress ------------------------------------------------------------------
 
@@ -642,6 +557,18 @@ class Together:
         )
         self._progress.beat(Phase.OUTER_BODY)
 
+    def _keep_boundary(self) -> bool:
+        """Write the state at the boundary; False where the disk does not take it.
+
+        Also where that boundary has passed, as in an evaluation.
+        """
+        try:
+            self._write_snapshot(last=True)
+        except GenerationBroken:
+            return False
+        self._progress.beat(Phase.SNAPSHOT)
+        return self._snapshots.finish()
+
     # --- what peers hear -------------------------------------------------------------------------
 
     def _newest_number(self) -> GenerationNumber:
@@ -661,8 +588,8 @@ class Together:
             waits_for=self._waits_for,
             entered=None if commit is None else commit.generation,
             finished=isinstance(self._state, member.Finished),
-            left_for=self._left_for,
-            has_failed=self._has_failed,
+            left_for=self._departure.left_for,
+            has_failed=self._departure.has_failed,
         )
         return msgspec.json.encode(knowledge).decode()
 

@@ -431,7 +431,7 @@ class Entering:
 
     def _take_joining(self, state: State) -> None:
         """A joiner takes the state as it is: overrides belong to the start of a job."""
-        self.training.restore(state)
+        self.training.restore(state, is_joining=True)
         self.standing.has_state = True
         self.standing.record = None
 

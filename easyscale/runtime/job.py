@@ -208,6 +208,7 @@ class Job:
             raise
         finally:
             training.epoch_open = False
+        training.close_epochs()
         if training.recorder is None:
             self._team.end()
             return

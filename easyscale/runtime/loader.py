@@ -67,7 +67,7 @@ class Loader:
                 raise SystemExit(0)  # a compared run has no need of what the script does later
             refuse_process_group()
             self._team.boundary()
-            opened = training.open_step(began_at)
+            opened = training.open_step(began_at, is_shared=self._team.is_launched)
             yield Step(
                 training=training,
                 team=self._team,
@@ -75,7 +75,7 @@ class Loader:
                 opened=opened,
                 fetch=partial(self._fetch, epoch, index),
             )
-        training.close_step()
+        training.close_pass()
 
     def evaluation_batches(self) -> tuple[Feed, list[tuple[int, ...]]]:
         """Give the batches as they are: each sample once, in order."""

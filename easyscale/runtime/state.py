@@ -6,8 +6,9 @@ with `weights_only=True`, so that no code can hide in it.
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Self
@@ -44,6 +45,20 @@ class Place:
     finished: bool = False
 
 
+class Moment(StrEnum):
+    """How much of its script a process had run by the time that its state was taken."""
+
+    #: What the script has built, inside `register` of a start: nothing that comes after it.
+    START = "start"
+    #: Up to the loader's `next()` that begins the step.
+    BOUNDARY = "boundary"
+    #: The top of the step as well. The random stream and `job.state` are as before it all the same:
+    #: who takes them runs it again; what is registered is as after it.
+    STEP = "step"
+    #: All epochs: the top of another one has been run by nobody.
+    END = "end"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """All that a process needs to go on where another one stands; everything in host memory."""
@@ -61,6 +76,16 @@ class State:
     outer_stream: Plain
     #: Of the training loader: what decides which samples a step has.
     data: Plain = field(default_factory=dict)
+    #: States that were written before it was known of are of boundaries.
+    moment: Moment = Moment.BOUNDARY
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether the top of the epoch that comes next is still to be run, by everybody.
+
+        Who left the loop early is in the midst of an epoch, whose top counts.
+        """
+        return (self.place.finished or self.moment is Moment.END) and self.place.index == 0
 
     @property
     def digest(self) -> str:
@@ -70,7 +95,8 @@ class State:
         """Write the torch zip."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         place = {name: getattr(self.place, name) for name in Place.__dataclass_fields__}
-        torch.save({"format": FORMAT, **values, "place": place}, file)
+        plain = {"format": FORMAT, **values, "place": place, "moment": self.moment.value}
+        torch.save(plain, file)
 
     @classmethod
     def read(cls, file: IO[bytes] | Path, *, source: str) -> Self:
@@ -86,8 +112,9 @@ class State:
                     f"{source} was written by a newer easyscale",
                     hint="pip install -U easyscale-torch",
                 )
-            known = {name: values[name] for name in cls.__dataclass_fields__}
-            return cls(**{**known, "place": Place(**known["place"])})
+            known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+            moment = Moment(known.get("moment", Moment.BOUNDARY))
+            return cls(**{**known, "place": Place(**known["place"]), "moment": moment})
         except FormatError:
             raise
         except Exception as error:
@@ -113,42 +140,81 @@ class State:
 
 def captured(registry: Registry) -> Plain:
     """Copy what is registered to host memory."""
-    return dict(_each_captured(registry))
+    return {name: captured_thing(registry, name) for name in _in_turn(registry)}
 
 
-def _each_captured(registry: Registry) -> Iterator[tuple[str, Plain]]:
-    for name, module in registry.modules.items():
+def _in_turn(registry: Registry) -> list[str]:
+    """What a scheduler refers to comes before it."""
+    return [*registry.modules, *registry.optimizers, *registry.stateful, *registry.tensors]
+
+
+def captured_thing(registry: Registry, name: str) -> Any:  # noqa: ANN401 - as it was registered
+    """Copy one thing that is registered to host memory."""
+    return _copied(live(registry, name), name)
+
+
+def live(registry: Registry, name: str) -> Any:  # noqa: ANN401 - as it was registered
+    """The state of one thing as it stands, tensors and all: nothing is copied."""
+    if (module := registry.modules.get(name)) is not None:
         tensors = dict(module.state_dict())
         # Non-persistent buffers are state as well: a joiner must not start from fresh ones.
         for path, buffer in module.named_buffers():
             tensors.setdefault(path, buffer)
-        yield name, _copied(tensors, name)
-    for name, thing in (*registry.optimizers.items(), *registry.stateful.items()):
-        yield name, _copied(thing.state_dict(), name)
-    for name, tree in registry.tensors.items():
-        yield name, _copied(tree, name)
+        return tensors
+    if name in registry.tensors:
+        return registry.tensors[name]
+    return {**registry.optimizers, **registry.stateful}[name].state_dict()
 
 
-def restore(registry: Registry, objects: Plain) -> None:
-    """Set what is registered to a captured state; raises ScriptError where the two do not fit."""
+def restore(registry: Registry, objects: Plain, *, names: Container[str] | None = None) -> None:
+    """Set what is registered, or `names` of it, to a captured state, and keep nothing of that.
+
+    Raises ScriptError where the two do not fit.
+    """
     refuse_unequal(registry, objects)
-    for name, module in registry.modules.items():
+    chosen = [name for name in _in_turn(registry) if names is None or name in names]
+    for name in chosen:
+        _set(registry, name, objects[name])
+    _refuse_inexact(registry, objects, chosen)
+
+
+def _set(registry: Registry, name: str, saved: Any) -> None:  # noqa: ANN401 - as it was registered
+    if (module := registry.modules.get(name)) is not None:
         own = module.state_dict().keys()
-        module.load_state_dict({path: objects[name][path] for path in own})
+        module.load_state_dict({path: _given(saved[path], path) for path in own})
         with torch.no_grad():
             for path, buffer in module.named_buffers():
                 if path not in own:
-                    buffer.copy_(objects[name][path])
-    for name, thing in (*registry.optimizers.items(), *registry.stateful.items()):
-        thing.load_state_dict(objects[name])
-    for name, optimizer in registry.optimizers.items():
-        _keep_dtypes(optimizer, objects[name])
-    for name, tree in registry.tensors.items():
-        saved = dict(leaves(objects[name], name))
+                    buffer.copy_(saved[path])
+    elif (optimizer := registry.optimizers.get(name)) is not None:
+        _set_optimizer(optimizer, saved, name)
+    elif (thing := registry.stateful.get(name)) is not None:
+        # A copy: it may go on with what it is given, and write it in place.
+        thing.load_state_dict(_copied(saved, name))
+    else:
+        tensors = dict(leaves(saved, name))
         with torch.no_grad():
-            for path, tensor in leaves(tree, name):
-                tensor.copy_(saved[path])
-    _refuse_inexact(registry, objects)
+            for path, tensor in leaves(registry.tensors[name], name):
+                tensor.copy_(tensors[path])
+
+
+def _given(value: Any, path: str) -> Any:  # noqa: ANN401 - a module's extra state may be anything
+    return value if isinstance(value, torch.Tensor) else _copied(value, path)
+
+
+def _set_optimizer(optimizer: torch.optim.Optimizer, saved: Plain, name: str) -> None:
+    """Load a copy; the groups stay the dicts that the script may hold on to."""
+    groups, copy = optimizer.param_groups, _copied(saved, name)
+    optimizer.load_state_dict(copy)
+    _keep_dtypes(optimizer, copy)
+    loaded = optimizer.param_groups
+    if loaded is groups or "param_groups" not in vars(optimizer):
+        return
+    for own, group in zip(groups, loaded, strict=True):
+        if own is not group:
+            own.clear()
+            own.update(group)
+    optimizer.param_groups = groups
 
 
 def _keep_dtypes(optimizer: torch.optim.Optimizer, saved: Plain) -> None:
@@ -176,23 +242,32 @@ def _with_dtypes(loaded: Any, saved: Any) -> Any:  # noqa: ANN401
             return loaded
 
 
-def _refuse_inexact(registry: Registry, objects: Plain) -> None:
+def _refuse_inexact(registry: Registry, objects: Plain, names: Iterable[str]) -> None:
     """Name the first thing that does not have the bits that it was given."""
-    for name, plain in _each_captured(registry):
-        now = dict(entries(plain, name))
-        for path, value in sorted(entries(objects[name], name)):
-            if path not in now or not _is_equal(now.pop(path), value):
-                raise _inexact(path)
-        for path in sorted(now):
-            raise _inexact(path)
+    for name in names:
+        path = first_difference(registry, objects, name)
+        if path is not None:
+            raise ScriptError(
+                f"{path} is not what it was after it was restored: training would go on with "
+                "other bits",
+                hint="a load_state_dict that sets exactly what state_dict returned",
+                see=Paragraph.STATE,
+            )
 
 
-def _inexact(path: str) -> ScriptError:
-    return ScriptError(
-        f"{path} is not what it was after it was restored: training would go on with other bits",
-        hint="a load_state_dict that sets exactly what state_dict returned",
-        see=Paragraph.STATE,
-    )
+def first_difference(registry: Registry, objects: Plain, name: str) -> str | None:
+    """Which value of one thing has other bits now than in a captured state; None of none.
+
+    What a class keeps to itself, by its name, comes last: it tells people the least.
+    """
+    now = dict(entries(captured_thing(registry, name), name))
+    then = dict(entries(objects[name], name))
+    differing = [
+        path
+        for path in now.keys() | then.keys()
+        if path not in now or path not in then or not _is_equal(now[path], then[path])
+    ]
+    return min(differing, key=lambda path: ("._" in path, path), default=None)
 
 
 def _is_equal(one: Any, other: Any) -> bool:  # noqa: ANN401
@@ -267,14 +342,35 @@ def passed_values(registry: Registry) -> Plain:
         for index, group in enumerate(optimizer.param_groups):
             suffix = f"[{index}]" if len(optimizer.param_groups) > 1 else ""
             for key, value in group.items():
-                if key not in {"params", "initial_lr"}:  # the latter follows from lr
+                if key in {"params", "initial_lr"}:  # the latter follows from lr
+                    continue
+                if all(tensor.numel() == 1 for tensor in _tensors(value)):  # a rate may be one
                     values[f"{name}.{key}{suffix}"] = _copied(value, f"{name}.{key}")
     for name, thing in registry.stateful.items():
         for key, value in thing.state_dict().items():
             if key.startswith("_") or key in {"base_lrs", "last_epoch"}:
                 continue  # follows from the optimizer's lr, or counts
-            if isinstance(value, (bool, int, float, str, list, tuple)):
+            if isinstance(value, (bool, int, float, str, list, tuple)) and not _tensors(value):
                 values[f"{name}.{key}"] = _copied(value, f"{name}.{key}")
+    return values
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:  # noqa: ANN401
+    return [each for _, each in entries(value) if isinstance(each, torch.Tensor)]
+
+
+def plain_leaves(registry: Registry) -> dict[str, str]:
+    """Every plain value of schedulers and optimizers, those that count included, as texts.
+
+    But for what a scheduler that is made later leaves in a group: it follows from the rate.
+    """
+    values = {}
+    for name in (*registry.stateful, *registry.optimizers):
+        for path, value in entries(live(registry, name), name):
+            if path.endswith(".initial_lr"):
+                continue
+            if value is None or isinstance(value, (bool, int, float, str, bytes, complex)):
+                values[path] = f"{type(value).__name__} {_text(value)}"
     return values
 
 

@@ -27,7 +27,7 @@ from easyscale.runtime.partials import Partials, divide
 from easyscale.runtime.randomness import OuterStream, key
 from easyscale.runtime.record import Record
 from easyscale.runtime.registry import refuse_sparse
-from easyscale.runtime.state import State
+from easyscale.runtime.state import Moment, State
 from easyscale.runtime.steering import steering_text
 from easyscale.runtime.training import OpenStep, SourcePlace, Training
 from easyscale.runtime.versions import Versions
@@ -103,15 +103,22 @@ class StepWork:
         """Put back what the script has changed since, in a state that was captured.
 
         Buffers in the micro-steps; `job.state` and the random stream at the top of the step, too.
+        What was written there to anything registered stays in it: see `Moment.STEP`.
         """
         step = self._training.step
         assert step is not None
+        before = step.before_top
+        assert before is not None, "asked for by others, so shared with them"
         objects = dict(state.objects)
         for slot, value in zip(self._slots, self.boundary_buffers or (), strict=False):
             name, _, path = slot.path.partition(".")
             objects[name] = {**objects[name], path: value.detach().to("cpu", copy=True)}
         return replace(
-            state, objects=objects, outer_stream=step.stream.to_plain(), user=step.user.values()
+            state,
+            objects=objects,
+            outer_stream=before.stream.to_plain(),
+            user=before.user.values(),
+            moment=Moment.STEP,
         )
 
     def clear_gradients(self) -> None:
@@ -292,6 +299,7 @@ class Step:
         if self._work is not None:
             raise ScriptError(f"step {self.number} is iterated over a second time")
         self._opened.began_at = SourcePlace.of_caller()
+        self._training.begin_inner_loop()
         self._work = StepWork(self._training, shared=self._team.is_launched)
         self._team.begin(self._work)
         return self

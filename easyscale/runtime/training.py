@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from easyscale.errors import IncompleteStep, JobConflict, ScriptError
-from easyscale.guide import Paragraph
 from easyscale.runtime.outer_body import OuterBody
+from easyscale.runtime.overrides import Overrides
 from easyscale.runtime.randomness import OuterStream, Streams
 from easyscale.runtime.registry import Registry
+from easyscale.runtime.script_top import Fresh, Taken, told, trainable
 from easyscale.runtime.settings import JobSettings
-from easyscale.runtime.state import Place, State, captured, passed_values, plain_value, restore
+from easyscale.runtime.state import (
+    Moment,
+    Place,
+    State,
+    captured,
+    passed_values,
+    plain_value,
+    restore,
+)
 from easyscale.runtime.timing import Timing
-from easyscale.runtime.versions import Versions
 
 if TYPE_CHECKING:
     from easyscale.runtime.recorder import Recorder
@@ -47,10 +55,17 @@ class OpenStep:
 
     number: int
     began_at: SourcePlace
-    #: As it was at the boundary, before what the script does at the top of the step.
+    #: None where nobody will ask for it.
+    before_top: "BeforeTop | None" = None
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeTop:
+    """What the top of a step may change, as it was at the boundary."""
+
     stream: OuterStream
     user: "_Kept"
-    complete: bool = False
 
 
 @dataclass(slots=True)
@@ -86,12 +101,14 @@ class Training:
     recorder: "Recorder | None" = None
     _said: set[str] = field(default_factory=set)
     _outer_body: OuterBody | None = None
+    #: From the begin of `register` until it returns.
+    _in_register: bool = False
     #: What `register` returned with, until the first step: nothing of it may be written.
-    _registered: "_Registered | None" = None
+    _fresh: Fresh | None = None
     _passed: dict[str, Any] = field(default_factory=dict)
-    #: Set when a state was restored. Until it is put back the script's top runs as it would in a
+    #: Set when a state was taken. Until it is put back the script's top runs as it would in a
     #: fresh process.
-    _pending: "_Pending | None" = None
+    _taken: Taken | None = None
 
     @property
     def things(self) -> Registry:
@@ -120,7 +137,7 @@ class Training:
         Not before the first step that this process takes part in: one that restored or joined runs
         the top of the script, which the others have left behind. Not after the loop either.
         """
-        return self.epoch_open and self._pending is None
+        return self.epoch_open and self._taken is None
 
     @property
     def total_steps(self) -> int | None:
@@ -143,38 +160,59 @@ class Training:
             )
         self.registry = Registry.of(objects)
         self._passed = passed_values(self.registry)
+        self._in_register = True
 
     def note_registered(self) -> None:
-        """`register` returns: what is written until the first step would be lost elsewhere."""
-        self._registered = _Registered.of(self.things)
+        """`register` returns: in a start nothing of it is written until the first step."""
+        self._in_register = False
+        if self._taken is None:
+            self._fresh = Fresh.of(self.things)
 
     # --- the way through the job -----------------------------------------------------------------
 
     def open_epoch(self) -> None:
         """Begin an epoch: what was captured between epochs is due before what it does first."""
         self.epoch_open, self.pass_open = True, False
-        if self._pending is not None and self._pending.is_between_epochs:
-            self._put_back(self._pending)
+        if self._taken is not None and self._taken.is_between_epochs:
+            self._put_back(self._taken)
 
-    def _put_back(self, pending: "_Pending") -> None:
+    def _put_back(self, taken: Taken) -> None:
         """Values of this script alone, which the state does not know, stay."""
-        self.streams.restore(pending.stream)
-        self.user.update(_copied(pending.user))
-        self._pending = None
+        self._put_back_registered(taken)
+        self.streams.restore(taken.stream)
+        self.user.update(_copied(taken.user))
+        self._taken = None
 
-    def open_step(self, began_at: SourcePlace) -> OpenStep:
-        """Begin the next step: the safe point has been passed."""
-        if self._registered is not None:
-            self._registered.refuse_writes()
-            self._registered = None
+    def _put_back_registered(self, taken: Taken, *, top: bool = False) -> None:
+        written = taken.put_back(self.things)
+        if written is not None and taken.tells:
+            self.say(told(written, self.things, top=top))
+            taken.tells = False
+
+    def open_step(self, began_at: SourcePlace, *, is_shared: bool = True) -> OpenStep:
+        """Begin the next step: the safe point has been passed.
+
+        Others may ask for the state of this boundary while it goes on, where it `is_shared`.
+        """
+        if self._fresh is not None:
+            self._fresh.refuse_writes()
+            self._fresh = None
         self.things.refuse_new_groups()
-        if self._pending is not None:
-            self._put_back(self._pending)
+        if (taken := self._taken) is not None:
+            self._put_back(taken)
+            if taken.moment is Moment.STEP:  # what the top of this step does is in it already
+                self._taken = taken
         self.evaluations = 0
-        self.step = OpenStep(
-            self.place.step, began_at, stream=self.streams.capture(), user=_Kept.of(self.user)
-        )
+        self.step = OpenStep(self.place.step, began_at)
+        if is_shared:
+            self.step.before_top = BeforeTop(self.streams.capture(), _Kept.of(self.user))
         return self.step
+
+    def begin_inner_loop(self) -> None:
+        """The top of the open step is over."""
+        if (taken := self._taken) is not None:
+            self._put_back_registered(taken, top=True)
+            self._taken = None
 
     def require_complete_step(self) -> None:
         """Raise IncompleteStep where the script left the inner loop before its end."""
@@ -206,12 +244,23 @@ class Training:
             place = self.place
             self.place = replace(place, step=place.step + 1, index=place.index + 1)
 
+    def close_pass(self) -> None:
+        """The loader has no more steps in this epoch; who took a state at its end had none here."""
+        self.close_step()
+        if self._taken is not None:
+            self._put_back(self._taken)
+
     def close_epoch(self, epoch: int) -> None:
         self.close_step()
-        if self._registered is not None and not self.pass_open:
-            self._registered.refuse_training_without_steps(epoch)
+        if self._fresh is not None and not self.pass_open:
+            self._fresh.refuse_training_without_steps(epoch)
         self.place = replace(self.place, epoch=epoch + 1, index=0)
         self.pass_open = False
+
+    def close_epochs(self) -> None:
+        """The loop over epochs is over: who took a state by then had none of them."""
+        if self._taken is not None:
+            self._put_back(self._taken)
 
     def count_operation(self, *, finished: bool = False) -> None:
         """One more operation is complete: its result is held here."""
@@ -221,32 +270,41 @@ class Training:
     # --- the state -------------------------------------------------------------------------------
 
     def capture(self) -> State:
-        """Copy everything at a boundary."""
-        registry = self.things
-        pending = self._pending
+        """Copy everything at a boundary; what was taken is passed on as long as it is not due."""
+        registry, taken = self.things, self._taken
         return State(
             place=self.place,
             fixed=self.fixed,
-            objects=captured(registry),
-            trainable={
-                path: parameter.requires_grad for path, parameter in registry.parameters.items()
-            },
+            objects=captured(registry) if taken is None else taken.objects,
+            trainable=trainable(registry) if taken is None else taken.trainable,
             passed=dict(self._passed),
-            user=_copied(self.user if pending is None else self.user | pending.user),
+            user=_copied(self.user if taken is None else self.user | taken.user),
             metrics=dict(self.metrics),
-            outer_stream=(self.streams.capture() if pending is None else pending.stream).to_plain(),
+            outer_stream=(self.streams.capture() if taken is None else taken.stream).to_plain(),
             data=dict(self.data),
+            moment=self._moment,
         )
 
-    def restore(self, state: State, *, override: Iterable[str] = ()) -> None:
+    @property
+    def _moment(self) -> Moment:
+        if self._taken is not None:
+            return self._taken.moment
+        if self._in_register:
+            return Moment.START
+        is_over = self.epochs is not None and not self.epoch_open
+        return Moment.END if is_over else Moment.BOUNDARY
+
+    def restore(
+        self, state: State, *, override: Iterable[str] = (), is_joining: bool = False
+    ) -> None:
         """Become what `state` says; a difference in what the script passes now is named."""
         self._refuse_other_job(state)
         registry = self.things
-        kept = _Overrides(registry, tuple(override))
+        kept = Overrides(registry, tuple(override))
         restore(registry, state.objects)
-        for path, trainable in state.trainable.items():
+        for path, is_trained in state.trainable.items():
             if path in registry.parameters and registry.parameters[path].is_leaf:
-                registry.parameters[path].requires_grad_(trainable)
+                registry.parameters[path].requires_grad_(is_trained)
         self._name_differences(state.passed, kept)
         kept.apply()
         self._passed = {
@@ -254,17 +312,17 @@ class Training:
             **{name: self._passed[name] for name in kept.names(self._passed)},
         }
         self.user.clear()
-        self.user.update(state.user)
+        self.user.update(_copied(state.user))
         self.metrics.clear()
         self.metrics.update(state.metrics)
         self.data = dict(state.data)
         self.place = state.place
         self.step = None
-        self._pending = _Pending(
-            OuterStream.from_plain(state.outer_stream),
-            _copied(state.user),
-            is_between_epochs=state.place.finished,
-        )
+        self._fresh, self._taken = None, None
+        if state.moment is Moment.START:  # the top is run by everybody, from here on
+            self.streams.restore(OuterStream.from_plain(state.outer_stream))
+        else:
+            self._taken = Taken.of(state, registry, overridden=kept.owners, tells=not is_joining)
 
     def keep_data_equal(self, data: dict[str, Any]) -> None:
         """Refuse a loader that gives other samples than the one the job began with."""
@@ -293,28 +351,13 @@ class Training:
                     hint=f"{flag} {before}, or a new job: --job-id NAME",
                 )
 
-    def _name_differences(self, before: dict[str, Any], kept: "_Overrides") -> None:
+    def _name_differences(self, before: dict[str, Any], kept: Overrides) -> None:
         for name, value in self._passed.items():
             if name in before and before[name] != value and not kept.has(name):
                 self.say(
                     f"{name}: the restored value stands; the job began with {before[name]}, the "
                     f'script passes {value}. register(..., override=["{name}"]) takes it'
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """What the script's top must not change: who was there at the boundary had run it before.
-
-    Captured at a boundary of an epoch, it is due at the next step; at the end of the loop over
-    epochs, before the next epoch: whatever that one does first has been done by nobody.
-    """
-
-    #: What the outer code draws from.
-    stream: OuterStream
-    #: `job.state`.
-    user: dict[str, Any]
-    is_between_epochs: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,108 +381,3 @@ class _Kept:
 
 def _copied(user: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain_value(name, value) for name, value in user.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Registered:
-    """The registered state as `register` returned with it."""
-
-    registry: Registry
-    versions: Versions
-    passed: dict[str, Any]
-
-    @classmethod
-    def of(cls, registry: Registry) -> "_Registered":
-        return cls(registry, Versions(registry.trained_tensors), passed_values(registry))
-
-    def first_written(self) -> str | None:
-        written = self.versions.first_written()
-        if written is None:
-            now = passed_values(self.registry)
-            written = next((name for name in now if now[name] != self.passed.get(name)), None)
-        return written
-
-    def refuse_training_without_steps(self, epoch: int) -> None:
-        """Raise ScriptError where an epoch trained with a loop that is none of the job's."""
-        written = self.first_written()
-        if written is not None:
-            raise ScriptError(
-                f"{written} was written in epoch {epoch}, which went through no loader of this "
-                "job: every process has trained on all of the data, and no step was counted",
-                hint="for step in job.loader(dataset, batch_size=...), in place of a DataLoader",
-                see=Paragraph.LOOPS,
-            )
-
-    def refuse_writes(self) -> None:
-        """Raise ScriptError where the script has written between `register` and the first step."""
-        written = self.first_written()
-        if written is not None:
-            raise ScriptError(
-                f"{written} was written between job.register and the first step: a process that "
-                "joins or goes on from a snapshot has its value by then, and would lose it",
-                hint="do it before job.register",
-                see=Paragraph.STATE,
-            )
-
-
-class _Overrides:
-    """Values of the script that win over the restored ones: `override=["optimizer.lr"]`."""
-
-    def __init__(self, registry: Registry, names: tuple[str, ...]) -> None:
-        self._registry = registry
-        self._names = names
-        self._fields: list[tuple[Any, str, Any]] = []
-        for name in names:
-            owner, _, key = name.partition(".")
-            if owner in registry.optimizers and key:
-                self._keep_groups(owner, key, name)
-            elif owner in registry.stateful and key in registry.stateful[owner].state_dict():
-                thing = registry.stateful[owner]
-                self._fields.append((thing, key, thing.state_dict()[key]))
-            else:
-                raise ScriptError(
-                    f"register(override=[{name!r}]) names no value of a registered optimizer or "
-                    "scheduler",
-                    hint='override=["optimizer.lr"]',
-                )
-
-    def has(self, name: str) -> bool:
-        return name.partition("[")[0] in self._names
-
-    def names(self, passed: dict[str, Any]) -> list[str]:
-        return [name for name in passed if self.has(name)]
-
-    def apply(self) -> None:
-        for thing, key, value in self._fields:
-            thing.load_state_dict({**thing.state_dict(), key: value})
-
-    def _keep_groups(self, owner: str, key: str, name: str) -> None:
-        # load_state_dict makes new group dicts, hence the index instead of the dict.
-        optimizer = self._registry.optimizers[owner]
-        for index, group in enumerate(optimizer.param_groups):
-            if key not in group:
-                raise ScriptError(f"register(override=[{name!r}]): {owner} has no value {key!r}")
-            self._fields.append((_Group(optimizer, index), key, group[key]))
-            if key == "lr" and "initial_lr" in group:
-                self._fields.append((_Group(optimizer, index), "initial_lr", group["initial_lr"]))
-        for thing in self._registry.stateful.values():
-            # A scheduler goes on from the rate that it began with, so it must begin anew.
-            if key == "lr" and getattr(thing, "optimizer", None) is optimizer:
-                state = thing.state_dict()
-                self._fields += [
-                    (thing, "base_lrs", state[own]) for own in state if own == "base_lrs"
-                ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """One parameter group, with the two methods that values are set through."""
-
-    optimizer: torch.optim.Optimizer
-    index: int
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.param_groups[self.index]
-
-    def load_state_dict(self, values: dict[str, Any]) -> None:
-        self.optimizer.param_groups[self.index].update(values)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.etcd import Server
-from tests.support.nodes import Job, Reference, freeze, gone, kill, no_doors
+from tests.support.nodes import SLOW_S, Job, Reference, freeze, gone, kill, no_doors
 from tests.support.processes import run_easyscale
 
 
@@ -32,6 +32,43 @@ def test_slots_come_and_go_while_training_goes_on(tmp_path: Path, reference: Ref
         assert len(job.pids()) == 3, "no process was started again"
         assert len(job.pids(since_step=39)) == 2
         job.repeated_only()
+
+
+@pytest.fixture(scope="module")
+def of_tops(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """Its scheduler steps at the top of an epoch; at the top of a step it averages weights."""
+    return Reference.take(tmp_path_factory.mktemp("tops"), epochs=3, arguments=("--tops",))
+
+
+def test_what_the_top_of_an_epoch_and_of_a_step_writes_counts_once_for_who_joins(
+    tmp_path: Path, of_tops: Reference
+) -> None:
+    with Job(tmp_path, of_tops, pace_s=0.03) as job:
+        a = job.start(slots=1)
+        job.reaches(10)  # ten steps are an epoch
+        job.pace(SLOW_S)
+        asked = run_easyscale("devices", job.name, "a", "--set", "cpu:2")
+        assert asked.code == 0, asked.stderr
+        job.trains_on(2)
+        job.hurry()
+        job.holds(a.finish())
+        assert len(job.pids()) == 2
+        assert not [each for each in a.events("note") if "restored value" in each["reason"]]
+
+
+@pytest.mark.proof
+def test_it_counts_once_for_who_goes_on_from_a_snapshot_and_is_told(
+    tmp_path: Path, of_tops: Reference
+) -> None:
+    with Job(tmp_path, of_tops, pace_s=0.03) as job:
+        a = job.start(slots=2)
+        job.reaches(12)
+        a.run.signal(signal.SIGINT)
+        assert a.finish(code=130)["event"] == "stopped"
+        job.hurry()
+        again = job.start(slots=1)
+        job.holds(again.finish())
+        assert any("last_epoch: the restored" in each["reason"] for each in again.events("note"))
 
 
 def test_nodes_come_and_go_by_drain_and_by_sigterm(

@@ -57,20 +57,22 @@ class Reference:
     digest: str
     notes: Mapping[str, str]
     epochs: int
+    #: Further words for the script.
+    arguments: tuple[str, ...] = ()
 
     @property
     def steps(self) -> list[str]:
         return [name for name in self.notes if name.startswith("step-")]
 
     @classmethod
-    def take(cls, out: Path, *, epochs: int) -> "Reference":
-        command = [sys.executable, str(SCRIPT), str(out), "--epochs", str(epochs)]
+    def take(cls, out: Path, *, epochs: int, arguments: tuple[str, ...] = ()) -> "Reference":
+        command = [sys.executable, str(SCRIPT), str(out), "--epochs", str(epochs), *arguments]
         env = {"EASYSCALE_LOGICAL_WORKERS": str(N)}
         with started(command, env=env, deadline_s=DEADLINE_S) as run:
             assert run.wait() == 0, run.report()
             said = re.search(r"digest ([0-9a-f]{64})$", run.stderr, re.MULTILINE)
             assert said, run.report()
-            return cls(said[1], notes_in(out), epochs)
+            return cls(said[1], notes_in(out), epochs, arguments)
 
 
 def notes_in(out: Path) -> dict[str, str]:
@@ -166,7 +168,8 @@ class Job:
             *within, *easyscale_command(), "launch", "--json", "--job-id", self.name,
             *named, *self.where, "--logical-workers", str(N),
             "--devices", f"cpu:{slots}", *STEADY, *self.options,
-            str(SCRIPT), str(self.out), "--epochs", str(self.reference.epochs), *self.arguments,
+            str(SCRIPT), str(self.out), "--epochs", str(self.reference.epochs),
+            *self.reference.arguments, *self.arguments,
         ]  # fmt: skip
         env = {"FAULTS": self.faults}
         run = self._stack.enter_context(

@@ -1,10 +1,11 @@
 """Train long enough to be changed under way, and write down all that no change may reach.
 
-    steady.py OUT [--epochs 4] [--loader-workers 0] [--width 32]
+    steady.py OUT [--epochs 4] [--loader-workers 0] [--width 32] [--tops]
 
 Each process writes every batch, step and epoch that it computes to a file of its own name; bytes
 that differ from what another process wrote under that name are kept as `conflict-*`. `trail` says
-which process ran which logical worker of which step.
+which process ran which logical worker of which step. With `--tops` the scheduler steps at the top
+of an epoch and an average of the weights is kept at the top of a step.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from faults import Faults, Pace
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import easyscale
 
@@ -91,6 +93,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--tops", action="store_true")
     arguments = parser.parse_args()
     notes, pace = Notes(arguments.out), Pace(arguments.out)
     faults = Faults(arguments.out)
@@ -104,14 +107,19 @@ def main():
     optimizer.register_step_pre_hook(lambda *_: faults.at("update", **now))
     loader = job.loader(dataset, batch_size=3, shuffle=True, num_workers=arguments.loader_workers)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10 * len(loader))
-    job.register(model=model, optimizer=optimizer, scheduler=scheduler)
+    averages = {"average": AveragedModel(model)} if arguments.tops else {}
+    job.register(model=model, optimizer=optimizer, scheduler=scheduler, **averages)
     state = job.state(clipped=0.0)
 
     def count_correct(batch):
         return (model(batch[0]).argmax(1) == batch[1]).sum().item()
 
     for epoch in job.epochs(arguments.epochs):
+        if epoch and arguments.tops:
+            scheduler.step()
         for step in loader:
+            for average in averages.values():
+                average.update_parameters(model)
             for x, y, index in step:
                 now = {"step": step.number, "rank": step.rank, "main": int(job.is_main)}
                 notes.went(step.number, step.rank)
@@ -130,7 +138,8 @@ def main():
             state.clipped += float(norm > bound)
             optimizer.step()
             faults.at("updated", **now)
-            scheduler.step()
+            if not arguments.tops:
+                scheduler.step()
             numbers = (
                 f"{step.mean('loss').hex()} {norm.hex()} {digest_of(model.state_dict().values())}"
             )

@@ -1,4 +1,4 @@
-"""Keeps plain values at the top of each epoch and in each step, and draws from the outer stream."""
+"""Counts at the top of each epoch and of each step, in plain values and in what is registered."""
 
 import sys
 import time
@@ -14,18 +14,23 @@ options = dict(word.split("=") for word in sys.argv[1:])
 job = easyscale.init(logical_workers=8, seed=3)
 model = nn.Linear(6, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)
+average = torch.optim.swa_utils.AveragedModel(model)
 generator = torch.Generator().manual_seed(5)
 data = TensorDataset(
     torch.randn(96, 6, generator=generator), torch.randint(0, 3, (96,), generator=generator)
 )
 loader = job.loader(data, batch_size=2, shuffle=True)
-job.register(model=model, optimizer=optimizer)
+job.register(model=model, optimizer=optimizer, scheduler=scheduler, average=average)
 state = job.state(epochs=0, total=0.0, drawn=[])
-for _ in job.epochs(int(options.get("epochs", 3))):
+for epoch in job.epochs(int(options.get("epochs", 3))):
+    if epoch:
+        scheduler.step()
     state.epochs += 1
     state.total = 0.0
     state.drawn.append(float(torch.rand(())))
     for step in loader:
+        average.update_parameters(model)
         for x, y in step:
             loss = F.cross_entropy(model(x), y)
             loss.backward()

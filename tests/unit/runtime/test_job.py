@@ -734,8 +734,11 @@ def test_the_environment_wins_over_the_script_and_says_so(
     assert "logical_workers = 6 from EASYSCALE_LOGICAL_WORKERS" in line
 
 
-def test_a_state_that_is_served_in_the_midst_of_a_step_is_that_of_its_boundary(start: Init) -> None:
+def test_a_state_that_is_served_in_the_midst_of_a_step_is_that_of_its_boundary(
+    start: Init, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever takes it runs the top of the step again."""
+    monkeypatch.setattr(Alone, "is_launched", True)
     job = start(logical_workers=2, seed=0)
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -761,3 +764,14 @@ def test_a_state_that_is_served_in_the_midst_of_a_step_is_that_of_its_boundary(s
             boundary = training.capture()
     assert compared == 6
     assert len(kept.drawn) == 3
+
+
+def test_a_process_alone_keeps_nothing_that_only_others_ask_for(start: Init) -> None:
+    job = start(logical_workers=2)
+    job.register(model=net())
+    for _ in job.epochs(1):
+        next(iter(job.loader(rows(8), batch_size=2)))
+        opened = job._training.step
+        assert opened is not None
+        assert opened.before_top is None
+        break

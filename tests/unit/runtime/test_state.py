@@ -58,6 +58,7 @@ class Trained:
                 "average": self.average,
             }
         )
+        self.training.note_registered()
 
     def train(self) -> State:
         for _ in range(2):

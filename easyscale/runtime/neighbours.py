@@ -39,6 +39,8 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
     left_for: GenerationNumber | None = None
     #: It was to keep the state before it left, and its disk did not take it.
     has_failed: bool = False
+    #: In the wait that it is in, a member gave no answer when it asked last.
+    misses_somebody: bool = False
 
     def has_entered(self, generation: GenerationNumber) -> bool:
         """It goes on by this generation or a later one."""
@@ -63,6 +65,7 @@ def ask_all(
 ) -> tuple[Probe, dict[int, Knowledge]]:
     """Ask all other members what they know; newer commits are kept at once."""
     found = probe(membership, timeout_s=timeout_s)
+    session.misses_somebody = bool(found.silent)
     known = {rank: read_knowledge(text) for rank, text in found.answers.items()}
     answers = {rank: knowledge for rank, knowledge in known.items() if knowledge is not None}
     offer_all(session, answers.values())
@@ -215,4 +218,7 @@ class Patience:
             waited = f"{now - self._since_s:.1f} s"
             if found.silent:
                 raise GenerationBroken(f"{self.name}: silent for {waited}", suspects=found.silent)
+            misses = any(knowledge.misses_somebody for knowledge in answers.values())
+            if misses and now - self._since_s < 2 * self.deadline_s:
+                return  # it gives up as well, and says whom; this member could not
             raise GenerationBroken(f"{self.name}: all wait for it, nothing moved for {waited}")

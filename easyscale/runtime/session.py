@@ -65,6 +65,8 @@ class Session:
         self._changed = threading.Condition()
         self._newest: Commit | None = None
         self._lost: frozenset[WorkerId] = frozenset()
+        #: For peers that ask: not all members gave an answer when they were asked last.
+        self.misses_somebody = False
         #: The generation that this worker runs in, for the report of a failure.
         self.generation: GenerationNumber | None = None
         #: In a process that the script has forked: it is no worker, and has no threads of ours.

@@ -590,6 +590,7 @@ class Together:
             finished=isinstance(self._state, member.Finished),
             left_for=self._departure.left_for,
             has_failed=self._departure.has_failed,
+            misses_somebody=bool(self._waits_for) and self._session.misses_somebody,
         )
         return msgspec.json.encode(knowledge).decode()
 

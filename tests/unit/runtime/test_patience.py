@@ -65,6 +65,46 @@ def test_whoever_refuses_ends_the_wait_at_the_first_round(monkeypatch: pytest.Mo
     assert broken.value.suspects == (1,)
 
 
+@pytest.mark.parametrize(
+    ("misses_until_s", "breaks_at_s"),
+    [
+        (0.0, 10.25),
+        # Who misses somebody gives up itself, half a second later, and says whom.
+        (99.0, 20.25),
+        (12.0, 12.75),
+    ],
+)
+def test_who_hears_everybody_lets_a_peer_speak_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, misses_until_s: float, breaks_at_s: float
+) -> None:
+    now = [0.0]
+
+    def ask(*_: object, **__: object) -> tuple[Probe, dict[int, Knowledge]]:
+        return Probe({}, (), ()), {1: Knowledge(misses_somebody=now[0] < misses_until_s)}
+
+    monkeypatch.setattr("easyscale.runtime.neighbours.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(neighbours, "ask_all", ask)
+    patience = Patience(
+        Membership(commit(1, [worker("a"), worker("b")]), worker("a"), "t"),
+        Session(),  # type: ignore[arg-type]
+        "forming",
+        deadline_s=10.0,
+        is_coming=lambda _: False,
+        superseded=lambda: None,
+        first_ask_s=0.25,
+    )
+
+    def wait() -> None:
+        for tick in range(300):
+            now[0] = tick / 8
+            patience()
+
+    with pytest.raises(GenerationBroken, match="all wait for it") as broken:
+        wait()
+    assert broken.value.suspects == ()
+    assert now[0] == breaks_at_s
+
+
 class Pulse:
     def end_wait(self) -> None:
         """Nobody watches here."""

@@ -48,7 +48,10 @@ def read_settings(
     is_plain = asked["packed"] or logical_workers is None
     notes = (*check_flags(asked, is_plain=is_plain), *_notes(script, after.rest, own_words))
     if not asked["no_python"]:
-        (check_module if asked["is_module"] else check_script)(script)
+        if asked["is_module"]:
+            check_module(script)
+        else:
+            check_script(script, or_module=True)
     if is_plain:
         after = ScriptArguments(logical_workers, after.rest)
         settings, further = _read_plain(script, after, asked=asked, environ=environ)

@@ -88,11 +88,16 @@ def _leave(number: int, _: object) -> None:
     raise SystemExit(128 + number)
 
 
-def target_of(script: str, arguments: tuple[str, ...], *, is_module: bool = False) -> ScriptTarget:
-    """The script by its whole path, since its workers stand elsewhere."""
+def target_of(
+    script: str, arguments: tuple[str, ...], *, is_module: bool | None = None
+) -> ScriptTarget:
+    """The script by its whole path, since its workers stand elsewhere.
+
+    `is_module` is None where the command knows no modules.
+    """
     if is_module:
         return ScriptTarget.of(script, is_module=True, arguments=arguments)
-    check_script(script)
+    check_script(script, or_module=is_module is not None)
     return ScriptTarget.of(str(Path(script).absolute()), is_module=False, arguments=arguments)
 
 

@@ -8,9 +8,15 @@ from pathlib import Path
 from easyscale.errors import UsageError
 from easyscale_cli.views.errors import near_miss
 
+_FROM_HERE = "give the path from here"
+_WITH_MODULE = f"{_FROM_HERE}, or -m MODULE"
 
-def check_script(script: str) -> None:
-    """Raise UsageError where there is no such script, with one that there is."""
+
+def check_script(script: str, *, or_module: bool = False) -> None:
+    """Raise UsageError where there is no such script, with one that there is.
+
+    `or_module`: the command takes `-m MODULE` in its place.
+    """
     path = Path(script)
     if path.is_file():
         if not os.access(path, os.R_OK):
@@ -28,7 +34,7 @@ def check_script(script: str) -> None:
     near = near_miss(path.name, beside)
     raise UsageError(
         f"{script}: {place}",
-        hint=f"{path.parent / near}" if near else "give the path from here, or -m MODULE",
+        hint=f"{path.parent / near}" if near else _WITH_MODULE if or_module else _FROM_HERE,
     )
 
 

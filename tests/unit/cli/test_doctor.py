@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from easyscale.errors import UsageError
+from easyscale_cli.commands import doctor
 from easyscale_cli.commands.doctor import Training, script_facts
 from easyscale_cli.output import Output
-from easyscale_cli.rehearsing import installed_imports
+from easyscale_cli.rehearsing import installed_imports, target_of
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,15 @@ def test_what_trains_by_process_is_named() -> None:
 
 
 # --- `--bits` -------------------------------------------------------------------------------------
+
+
+def test_only_a_command_that_takes_modules_hints_at_them() -> None:
+    with pytest.raises(UsageError) as caught:
+        doctor._bits("nowhere/alike.txt", {}, output(as_json=False))
+    assert caught.value.hint == "give the path from here"
+    with pytest.raises(UsageError) as caught:
+        target_of("nowhere/alike.txt", (), is_module=False)
+    assert caught.value.hint == "give the path from here, or -m MODULE"
 
 
 def output(*, as_json: bool) -> Output:

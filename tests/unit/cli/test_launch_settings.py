@@ -216,6 +216,9 @@ def test_a_missing_script_is_named_with_its_near_miss(script: str) -> None:
     with pytest.raises(UsageError, match="no such file in") as caught:
         settings_of("--logical-workers", "2", wrong)
     assert caught.value.hint.endswith("train.py")
+    with pytest.raises(UsageError, match="no such file in") as caught:
+        settings_of("--logical-workers", "2", "nowhere/alike.txt")
+    assert caught.value.hint == "give the path from here, or -m MODULE"
 
 
 @pytest.mark.parametrize("module", ["nosuch", "json.nosuch", "json.tool.inside", "train.py"])

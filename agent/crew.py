@@ -358,9 +358,8 @@ def exited(turn: Turn, event: WorkerExited) -> None:
 
 
 def _ending(turn: Turn, worker: OwnWorker, event: WorkerExited) -> Ending:
-    commit = turn.state.commit
-    is_main = commit is not None and commit.main == worker.id
-    done = worker.finished is not None and (event.exit_code == 0 or not is_main)
+    said = worker.finished
+    done = said is not None and (event.exit_code == 0 or not said.is_main)
     excluded = worker.phase is Phase.LEAVING
     drained = not done and (worker.leaves or excluded) and worker.failure is None
     blameless = done or drained or (bool(worker.stopped) and not worker.hung)
@@ -384,7 +383,8 @@ def _ending(turn: Turn, worker: OwnWorker, event: WorkerExited) -> Ending:
         ranks=held,
         step=worker.step,
         finished=done,
-        digest=worker.finished.digest if worker.finished else "",
+        digest=said.digest if said else "",
+        is_main=said.is_main if said else None,
         drained=drained,
         failure=failure,
     )

@@ -3,11 +3,11 @@
 Pure. A failed job ends at once; one that ends in order waits until its members have.
 """
 
-from easyscale.agent import budget, gathering, words
+from easyscale.agent import budget, gathering, survivors, words
 from easyscale.agent.memory import Memory
 from easyscale.agent.verdicts import Standpoint, Verdict
 from easyscale.errors import ExitCode
-from easyscale.model import Commit, Ending, JobState, Outcome
+from easyscale.model import Commit, Ending, JobState, Mode, Outcome, WorkerId
 from easyscale.rendezvous.agreement import End, JobView
 
 
@@ -39,7 +39,7 @@ def ruling(at: Standpoint) -> budget.Ruling:
 
 def by_failure(at: Standpoint, memory: Memory) -> Verdict | None:
     """Convicted scripts end with 1, a spent budget with 5."""
-    if _end_of_main(at.view) is not None and not at.is_new_start:
+    if end_of_main(at.view) is not None and not at.is_new_start:
         return None  # nothing that failed beside it changes what it has
     judged = ruling(at)
     if judged.exit_code is None or judged.cause is None:
@@ -65,28 +65,74 @@ def in_order(at: Standpoint, memory: Memory) -> Verdict | None:
     base, newest = at.view.base, at.view.newest
     if base is None or newest is None or at.is_new_start:
         return None
-    finished = _finished(at.view, memory, base)
+    finished = _finished(at.view, memory)
     if newest.pauses and (finished is None or finished.decision is None):
         return _paused(at, memory, base, newest)
+    if finished is None and _is_awaited(at, memory):
+        return _wait_for_end(at.view, memory)
     return finished  # also where a pause came when nothing was left to do but the script's tail
 
 
-def _end_of_main(view: JobView) -> Ending | None:
-    """How main of the newest generation has finished, if it has: the training is done then."""
-    main = view.base.main if view.base is not None else None
-    ending = view.gone.get(main) if main is not None else None
-    return ending if ending is not None and ending.finished else None
+def end_of_main(view: JobView) -> Ending | None:
+    """How main has finished, if it has: the training is done then.
+
+    Its ending says that it was main. A change that was planned at the last boundary may name
+    another one, and is entered by nobody any more.
+    """
+    finished = {who: e for who, e in view.gone.items() if e.finished}
+    if not finished:
+        return None
+    for commit in reversed(survivors.running(view)):
+        mains = (finished[w] for w in commit.workers if w in finished and finished[w].is_main)
+        if (ending := next(mains, None)) is not None:
+            return ending
+    base = view.base
+    ending = finished.get(base.main) if base is not None and base.main is not None else None
+    if base is None or ending is None:
+        return None
+    # Who is main since a loss may have finished before that: nobody ends the job but it.
+    return ending if ending.is_main is None or base.mode is not Mode.BOUNDARY else None
 
 
-def _finished(view: JobView, memory: Memory, base: Commit) -> Verdict | None:
-    main = _end_of_main(view)
+def _members(view: JobView) -> list[WorkerId]:
+    """Who may have come to the end: newcomers of a change that nobody has entered have not."""
+    running = survivors.running(view)
+    named = (
+        worker
+        for commit in running
+        for worker in commit.workers
+        if commit is running[0] or view.holds_state(worker)
+    )
+    return list(dict.fromkeys(named))
+
+
+def _is_awaited(at: Standpoint, memory: Memory) -> bool:
+    """One that was not main has finished: the training is done, and main in its script's tail.
+
+    Unless there is a loss or a cry for help, which is answered first.
+    """
+    beside = {who for who, e in at.view.gone.items() if e.finished and e.is_main is False}
+    if not beside or beside.isdisjoint(_members(at.view)):
+        return False
+    return not survivors.standing(at, memory).calls_for_change
+
+
+def _wait_for_end(view: JobView, memory: Memory) -> Verdict | None:
+    waiting = [worker for worker in _members(view) if view.is_present(worker)]
+    if not waiting:
+        return None
+    return Verdict(None, f"finished: waits for {words.places(waiting)} to end", memory)
+
+
+def _finished(view: JobView, memory: Memory) -> Verdict | None:
+    main = end_of_main(view)
     if main is None:
         return None
-    waiting = [w for w in base.workers if view.is_present(w)]
+    waiting = [w for w in _members(view) if view.is_present(w)]
     if any(worker in report for report in view.breaks.values() for worker in waiting):
         return None  # it broke in the last operation and needs a generation to complete it in
     if waiting:
-        return Verdict(None, f"finished: waits for {words.places(waiting)} to end", memory)
+        return _wait_for_end(view, memory)
     # However the others ended: main has the result of the last operation, to which all gave theirs.
     outcome = Outcome.of_finished(main)
     return Verdict(End(outcome, _stops(view)), "finished: script ended", memory)

@@ -4,10 +4,11 @@ A slot that fails again and again while others train accuses its device: it rest
 Where nobody else trains there is nothing to compare with, and the restart budget decides.
 """
 
-from easyscale.agent import news, words
+from easyscale.agent import endings, news, survivors, words
 from easyscale.agent.state import OwnWorker, Respawn, State, Turn
 from easyscale.messages import StepReport
 from easyscale.model import WorkerFailure
+from easyscale.rendezvous.agreement import JobView
 from easyscale.reports import EventKind
 
 _NEVER = float("inf")
@@ -18,8 +19,20 @@ def may_start(state: State, slot: str, now_s: float) -> bool:
     waiting = state.respawns.get(slot)
     if waiting is None or now_s >= waiting.ready_s:
         return True
-    # A quarantine is for the good of those who train; when they are gone, every slot counts.
-    return bool(waiting.quarantine) and not others_train(state, slot)
+    if waiting.quarantine:
+        # It is for the good of those who train; when they are gone, every slot counts.
+        return not others_train(state, slot)
+    return not waiting.failures and _is_end_undone(state.view)
+
+
+def _is_end_undone(view: JobView) -> bool:
+    """All have ended, main not in order: whoever finished beside it has to come to the end anew."""
+    base, newest = view.base, view.newest
+    if base is None or newest is None or newest.pauses or view.outcome is not None:
+        return False
+    if endings.end_of_main(view) is not None:
+        return False
+    return all(view.ended(worker) for c in survivors.running(view) for worker in c.workers)
 
 
 def is_out(state: State, slot: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from easyscale.agent import news
+from easyscale.agent import endings, news
 from easyscale.agent.actions import DumpStacks, KillWorker
 from easyscale.agent.state import OwnWorker, Phase, State, Turn
 from easyscale.model import Mode, WorkerId
@@ -53,7 +53,7 @@ def watch(turn: Turn, monotonic_s: float) -> None:
     if monotonic_s - turn.state.ticked_s > _ASLEEP_S:
         turn.set(awake_s=monotonic_s)
     turn.set(ticked_s=monotonic_s)
-    is_over = _main_has_finished(turn.state)
+    is_over = endings.end_of_main(turn.state.view) is not None
     if is_over != (turn.state.over_s is not None):
         turn.set(over_s=turn.now.s if is_over else None)
     for worker in tuple(turn.state.workers.values()):
@@ -184,7 +184,7 @@ def _at_script_end(state: State, worker: OwnWorker, now: float, silent_s: float)
     Once main has ended in order, all that counts is done, and the others have a minute.
     """
     timeouts = state.settings.timeouts
-    if _is_main(state, worker):
+    if worker.finished is not None and worker.finished.is_main:
         return ""
     if state.over_s is not None and now - state.over_s >= timeouts.script_end_s:
         over_s = now - state.over_s
@@ -192,18 +192,6 @@ def _at_script_end(state: State, worker: OwnWorker, now: float, silent_s: float)
     if silent_s >= timeouts.hang_outside_s:
         return f"no progress for {silent_s:.3g} s: {worker.id.place} at its script's end"
     return ""
-
-
-def _is_main(state: State, worker: OwnWorker) -> bool:
-    """Of the newest generation, or of the one it ended in: what was planned may not be entered."""
-    last = None if worker.entered is None else state.view.commits.get(worker.entered.generation)
-    return any(c is not None and c.main == worker.id for c in (state.commit, last))
-
-
-def _main_has_finished(state: State) -> bool:
-    main = state.commit.main if state.commit is not None else None
-    ending = state.view.gone.get(main) if main is not None else None
-    return ending is not None and ending.finished
 
 
 def _awake_limit_s(state: State) -> float:

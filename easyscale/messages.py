@@ -182,11 +182,15 @@ class Failure(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Finished(Message, frozen=True, kw_only=True, tag=True):
-    """The end of training is complete; `digest` names the trained state."""
+    """The end of training is complete; `digest` names the trained state.
+
+    `is_main`: it came to the end as main, whatever was planned since.
+    """
 
     position: Position
     step: int
     digest: str
+    is_main: bool
     metrics: Mapping[str, MetricJson]
     epochs: int
 

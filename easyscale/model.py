@@ -426,6 +426,8 @@ class Ending(Record, frozen=True, kw_only=True):
     #: It completed the end of training; `digest` is of the trained state.
     finished: bool = False
     digest: str = ""
+    #: It was main when it completed it; None: it did not, or its agent is too old to say.
+    is_main: bool | None = None
     #: It left in order, as a newer generation had asked.
     drained: bool = False
     failure: WorkerFailure | None = None

@@ -519,6 +519,7 @@ class Together:
                 position=Position(training.place.position),
                 step=training.place.step,
                 digest=state.digest,
+                is_main=self.is_main,
                 metrics=metrics_as_json(training.metrics),
                 epochs=training.place.epoch,
             )

@@ -949,6 +949,7 @@ class World:
             if worker.entered is not None and (worker.id in named or not places):
                 self.say(worker.id, Finished(position=Position(worker.position),
                                              step=worker.position, digest="ab" * 32,
+                                             is_main=worker.entered.main == worker.id,
                                              metrics={}, epochs=1))  # fmt: skip
                 self.end(worker.id, exit_code=0)
         self.pump()

@@ -83,6 +83,8 @@ def test_a_rebalance_keeps_the_group(crew: Crew, reference: str) -> None:
     for share in (1, 7, 5):
         crew.entered(crew.commit(Mode.BOUNDARY, {0: range(share), 1: range(share, 8)}))
     assert crew.finished(a, b) == {reference}
+    came_to_end = [said for hand in (a, b) for said in hand.all(messages.Finished)]
+    assert [said.is_main for said in came_to_end] == [True, False]
 
 
 def test_a_drained_member_leaves_at_a_boundary_with_exit_code_0(crew: Crew, reference: str) -> None:

@@ -125,6 +125,12 @@ class Leader:
         first = max((c.number for c in state.commits if c.entered == c.members), default=0)
         return [c for c in state.commits if c.number >= first]
 
+    def _running(self, state: State) -> list[Commit]:
+        """Of those, from the newest on that interrupts every wait."""
+        opened = self._open(state)
+        since = max((c.number for c in opened if c.mode != "boundary"), default=0)
+        return [c for c in opened if c.number >= since]
+
     def _holders(self, state: State) -> int:
         mask = 0
         for commit in state.commits:
@@ -170,10 +176,7 @@ class Leader:
     def _recover(self, state: State) -> Iterator[Move]:
         """Go on with whoever holds the state, or from the newest snapshot."""
         store = state.store
-        opened = self._open(state)
-        if self._guards.no_way_back:
-            since = max((c.number for c in opened if c.mode != "boundary"), default=0)
-            opened = [c for c in opened if c.number >= since]
+        opened = self._running(state) if self._guards.no_way_back else self._open(state)
         present = store.leases & ~store.gone
         named = 0
         for commit in opened:
@@ -281,13 +284,21 @@ class Leader:
         yield state._replace(store=store._replace(hand=store.plan, plan=None))
 
     def _end(self, state: State) -> Iterator[Move]:
-        """Main of the newest generation has finished, and no other member is waited for."""
+        """Main of one that may run has finished in it, and no other member is waited for.
+
+        A change that was planned at the last boundary is entered by nobody any more.
+        """
         store = state.store
         over = store.done | store.gone | ~store.leases
-        groups = [state.newest] if self._guards.outcome_of_head else state.commits
+        groups = self._running(state) if self._guards.outcome_of_head else [*state.commits]
+        named = groups[0].members
         for commit in groups:
+            named |= commit.members & self._holders(state)
+        for commit in reversed(groups):
             finished = commit.members & store.done
-            if finished >> commit.main & 1 and not commit.members & ~over:
+            is_end = state.workers[commit.main].generation == commit.number
+            waits = (named if self._guards.outcome_of_head else commit.members) & ~over
+            if finished >> commit.main & 1 and is_end and not waits:
                 for w in bits(finished):
                     worker = state.workers[w]
                     _judge_record(state.newest, worker.line, worker.step, "the outcome is written")

@@ -41,7 +41,7 @@ class Guards:
     marked_only: bool = True
     #: A worker that holds state and is left out ends; it does not wait for the next generation.
     fenced_end: bool = True
-    #: The members of the newest generation alone say that training has ended.
+    #: The generations that may run alone say that training has ended.
     outcome_of_head: bool = True
     #: A loss interrupts every wait, not at a boundary alone.
     interrupts: bool = True

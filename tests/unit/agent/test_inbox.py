@@ -61,7 +61,7 @@ def said(worker: WorkerId, step: int) -> WorkerSaid:
 
 
 def finished(worker: WorkerId) -> WorkerSaid:
-    message = Finished(digest="d", step=9, position=Position(9), metrics={}, epochs=1)
+    message = Finished(digest="d", step=9, position=Position(9), is_main=True, metrics={}, epochs=1)
     return WorkerSaid(worker=worker, message=message)
 
 

@@ -797,6 +797,74 @@ def test_however_the_others_end_after_main_the_job_has_finished() -> None:
     assert verdict.decision.outcome.digest == "aa"
 
 
+def drained_at_the_end() -> Job:
+    """A drain of main was committed at the last boundary, and nobody entered what it led to."""
+    return running(A, B).committed(commit(2, [B], mode=Mode.BOUNDARY), entered=False)
+
+
+def came_to_end(job: Job, who: WorkerId, *, is_main: bool) -> Job:
+    how = {"how": "exited 0", "signal": None, "exit_code": 0, "step": 9}
+    return job.gone(who, **how, finished=True, is_main=is_main, digest="aa" if is_main else "bb")
+
+
+def test_the_outcome_has_the_digest_of_who_was_main_to_the_end() -> None:
+    job = came_to_end(came_to_end(drained_at_the_end(), B, is_main=False), A, is_main=True)
+    verdict = ask(job)
+    assert isinstance(verdict.decision, End)
+    assert (verdict.decision.outcome.digest, verdict.decision.outcome.step) == ("aa", 9)
+
+
+def test_who_was_main_to_the_end_is_waited_for_whatever_was_planned() -> None:
+    verdict = ask(came_to_end(drained_at_the_end(), B, is_main=False))
+    assert verdict.decision is None
+    assert verdict.reason == "finished: waits for a/cpu:0 to end"
+    rest = ask(came_to_end(drained_at_the_end(), A, is_main=True))
+    assert rest.decision is None
+    assert rest.reason == "finished: waits for b/cpu:0 to end"
+
+
+def test_whoever_a_plan_at_the_end_leaves_out_is_waited_for_too() -> None:
+    job = running(A, B, C).committed(commit(2, [B], mode=Mode.BOUNDARY), entered=False)
+    came_to_end(came_to_end(job, B, is_main=False), A, is_main=True)
+    assert ask(job).reason == "finished: waits for c/cpu:0 to end"
+
+
+def test_a_newcomer_that_a_plan_at_the_end_names_keeps_no_job_from_its_end() -> None:
+    job = running(A, B).node("c", "in_use")
+    job.committed(commit(2, [B, C], mode=Mode.BOUNDARY), entered=False)
+    came_to_end(came_to_end(job, B, is_main=False), A, is_main=True)
+    job.broken(commit(2, [B, C]), C, B)
+    assert isinstance(ask(job).decision, End)
+
+
+def test_a_main_that_dies_in_its_tail_after_a_plan_at_the_end_does_it_again() -> None:
+    job = came_to_end(drained_at_the_end(), B, is_main=False).snapshot(9).gone(A)
+    assert ask(job).decision is None
+    job.node("a", "standby", spawn=2)
+    assert members(settled(job)) == (worker("a", 2),)
+
+
+def test_who_broke_in_the_last_operation_completes_it_though_main_has_finished() -> None:
+    job = came_to_end(drained_at_the_end(), A, is_main=True)
+    waits = ask(job.broken(commit(1, [A, B]), B, A), now=50.0)
+    assert members(ask(job, now=50.1, memory=waits.memory)) == (B,)
+
+
+def test_the_survivor_of_a_loss_after_the_end_ends_the_job_beside_the_lost_main() -> None:
+    job = running(A, B).gone(A)
+    job.committed(commit(2, [B], mode=Mode.NOW), entered=False)
+    verdict = ask(came_to_end(job, B, is_main=False))
+    assert isinstance(verdict.decision, End)
+    assert verdict.decision.outcome.digest == "bb"
+
+
+def test_a_main_that_an_older_generation_had_before_a_restore_ends_nothing() -> None:
+    job = running(A, B).committed(commit(2, [C], mode=Mode.RESTORE)).node("c", "in_use")
+    verdict = ask(came_to_end(job, A, is_main=True))
+    assert not isinstance(verdict.decision, End)
+    assert "finished" not in verdict.reason
+
+
 def test_a_main_that_dies_in_the_scripts_tail_does_it_again() -> None:
     job = running(A, B).snapshot(9)
     job.gone(B, finished=True, signal=None, exit_code=0).gone(A)

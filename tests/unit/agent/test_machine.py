@@ -477,6 +477,7 @@ def test_a_finished_worker_ends_in_order_and_nobody_takes_its_place() -> None:
     agent.take(said(W0, finished()))
     done = agent.exits(W0, code=0)
     assert agent.ending(W0).finished
+    assert agent.ending(W0).is_main
     assert agent.ending(W0).digest == "ab"
     assert of(done, actions.Fork) == []
 
@@ -491,13 +492,53 @@ def test_main_failing_after_the_end_of_training_is_a_failure() -> None:
 
 def test_somebody_else_failing_after_the_end_of_training_is_not() -> None:
     agent = Agent().running()
-    agent.take(said(W1, finished()))
+    agent.take(said(W1, finished(is_main=False)))
     agent.exits(W1, signal=15)
     assert agent.ending(W1).finished
+    assert agent.ending(W1).is_main is False
 
 
-def finished() -> Finished:
-    return Finished(position=Position(9), step=9, digest="ab", metrics={}, epochs=1)
+def test_a_main_that_nobody_followed_at_the_last_boundary_fails_as_main() -> None:
+    agent = Agent().running()
+    planned = commit(2, [W1], mode=Mode.BOUNDARY)
+    agent.view(Job().committed(commit(1, [W0, W1])).committed(planned, entered=False))
+    agent.take(said(W0, finished()), said(W1, finished(is_main=False)))
+    agent.exits(W1, code=1)
+    agent.exits(W0, code=1)
+    assert agent.ending(W1).finished
+    assert not agent.ending(W0).finished
+    assert agent.ending(W0).failure is not None
+
+
+def test_who_finished_starts_again_where_all_have_ended_and_main_not_in_order() -> None:
+    agent = Agent().running(members=(OTHER, W0, W1))
+    for who in (W0, W1):
+        agent.take(said(who, finished(is_main=False)))
+        agent.exits(who, code=0)
+    job = Job().committed(commit(1, [OTHER, W0, W1]))
+    job.gone(W0, finished=True, is_main=False).gone(W1, finished=True, is_main=False)
+    agent.view(job)
+    assert of(agent.tick(), actions.Fork) == []
+    agent.view(job.gone(OTHER))
+    agent.tick()
+    assert {w.id for w in agent.state.workers.values()} == {worker("a/0", 2), worker("a/1", 2)}
+
+
+def test_nobody_starts_again_where_main_has_ended_in_order() -> None:
+    agent = Agent().running(members=(OTHER, W0, W1))
+    for who in (W0, W1):
+        agent.take(said(who, finished(is_main=False)))
+        agent.exits(who, code=0)
+    job = Job().committed(commit(1, [OTHER, W0, W1])).gone(OTHER, finished=True, is_main=True)
+    job.gone(W0, finished=True, is_main=False).gone(W1, finished=True, is_main=False)
+    agent.view(job)
+    assert of(agent.tick(), actions.Fork) == []
+
+
+def finished(*, is_main: bool = True) -> Finished:
+    return Finished(
+        position=Position(9), step=9, digest="ab", is_main=is_main, metrics={}, epochs=1
+    )
 
 
 def test_a_death_is_told_where_it_happened_and_not_where_the_last_tick_saw_it() -> None:
@@ -1039,7 +1080,7 @@ def test_a_paused_job_says_by_what_command_it_goes_on(*, is_named: bool, words: 
 
 def test_a_signal_in_the_scripts_tail_exits_with_0_where_the_job_finished() -> None:
     agent = Agent().running()
-    agent.take(said(W0, finished()), said(W1, finished()), events.Signalled(number=15))
+    agent.take(said(W0, finished()), said(W1, finished(is_main=False)), events.Signalled(number=15))
     told = [line.reason for line in agent.announced if line.event == EventKind.DRAINING]
     assert told == ["all steps are done, the script's end is awaited (SIGTERM, 30 s grace)"]
     agent.exits(W0, code=0)
@@ -1055,7 +1096,7 @@ def test_a_signal_in_the_scripts_tail_exits_with_0_where_the_job_finished() -> N
 def test_a_job_that_finishes_while_etcd_is_away_closes_with_its_digest() -> None:
     agent = Agent().running()
     agent.take(events.StoreAway(reason="no answer"))
-    agent.take(said(W0, finished()), said(W1, finished()))
+    agent.take(said(W0, finished()), said(W1, finished(is_main=False)))
     agent.exits(W0, code=0)
     agent.exits(W1, code=0)
     assert of(agent.tick(), actions.Exit) == []

@@ -87,7 +87,14 @@ class Workers:
         if digest:
             self._say(
                 worker,
-                Finished(position=Position(9), step=8, digest=digest, metrics={}, epochs=1),
+                Finished(
+                    position=Position(9),
+                    step=8,
+                    digest=digest,
+                    is_main=number == 0,
+                    metrics={},
+                    epochs=1,
+                ),
             )
         self._exit(worker)
 

@@ -406,7 +406,7 @@ def test_a_standby_is_not_blamed_for_the_sleep_of_its_agent() -> None:
 
 def finished_pair() -> Agent:
     agent = pair()
-    agent.take(said(W0, finished()), said(W1, finished()))
+    agent.take(said(W0, finished()), said(W1, finished(is_main=False)))
     return agent
 
 
@@ -451,8 +451,21 @@ def test_who_was_main_to_the_end_is_main_although_a_drain_of_it_was_planned() ->
     agent.view(Job().committed(commit(1, [W0, W1])).committed(planned, entered=False))
     agent.exits(W1, code=0)
     job = Job().committed(commit(1, [W0, W1])).committed(planned, entered=False)
-    agent.view(job.gone(W1, how="", finished=True))
+    agent.view(job.gone(W1, how="", finished=True, is_main=False))
     tail = {W0: beat(Pulse.FINISHED, since_s=100.0)}
     agent.tick(tail)
     agent.now = 500.0
     assert dumped(agent.tick(tail)) == []
+
+
+def test_the_others_are_ended_after_the_main_that_came_to_the_end_whatever_was_planned() -> None:
+    agent = finished_pair()
+    agent.now = 200.0
+    agent.exits(W0, code=0)
+    planned = commit(2, [W1], mode=Mode.BOUNDARY)
+    job = Job().committed(commit(1, [W0, W1])).committed(planned, entered=False)
+    agent.view(job.gone(W0, how="", finished=True, is_main=True))
+    tail = {W1: beat(Pulse.FINISHED, since_s=100.0)}
+    assert dumped(agent.tick(tail)) == []
+    agent.now = 260.0
+    assert dumped(agent.tick(tail)) == [W1]

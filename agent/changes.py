@@ -189,15 +189,15 @@ def _left_out(absent: Sequence[WorkerId]) -> str:
 
 
 def _departure(view: JobView, leave: Sequence[WorkerId]) -> str:
-    """`node b (SIGTERM, 30 s grace)`, or the slots."""
+    """`node b (SIGTERM, 30 s grace)`, or the slots: who asked for it, or what their agent says."""
     slots = drafts.slots_of(view)
     parts = []
     for node in sorted({worker.node for worker in leave}):
         gone = [worker for worker in leave if worker.node == node]
         whole = all(w in gone for w, s in slots.items() if w.node == node and s.state == "in_use")
-        by = next(
-            (wish.by for wish in view.wishes.values() if wish.by and drains(wish, gone[0])), ""
-        )
+        asked = (wish.by for wish in view.wishes.values() if wish.by and drains(wish, gone[0]))
+        own = dict.fromkeys(why for w in gone if w in slots and (why := slots[w].withdrawn))
+        by = next(asked, "; ".join(own))
         name = f"node {node}" if whole else words.places(gone)
         parts.append(f"{name} ({by})" if by else name)
     return words.listed(parts)

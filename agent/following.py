@@ -132,6 +132,7 @@ def _slot_record(state: State, name: str, kind: str, *, all_anew: bool) -> SlotR
         state=_slot_state(state, worker),
         address=worker.address,
         has_state=worker.entered is not None and worker.entered.has_state,
+        withdrawn=state.why_withdrawn.get(name, ""),
     )
     record = _with_memory(record, worker, former)
     measured = report.rank_s if report is not None else None

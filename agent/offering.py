@@ -40,6 +40,7 @@ def _found(turn: Turn, event: SlotsFound) -> None:
     turn.set(
         slots=tuple(sorted((*event.slots, *kept))),
         withdrawn=turn.state.withdrawn - frozenset(names),
+        why_withdrawn={s: why for s, why in turn.state.why_withdrawn.items() if s not in names},
     )
     for name in sorted(went):
         respawns.lift_quarantine(turn, name)  # a slot that is given again has been looked at
@@ -49,7 +50,11 @@ def _found(turn: Turn, event: SlotsFound) -> None:
 
 def withdraw(turn: Turn, slots: frozenset[str], by: str) -> None:
     """These slots shall hold nothing: members leave at a boundary, the others at once."""
-    turn.set(withdrawn=turn.state.withdrawn | slots)
+    fresh = slots - turn.state.withdrawn
+    turn.set(
+        withdrawn=turn.state.withdrawn | slots,
+        why_withdrawn={**turn.state.why_withdrawn, **dict.fromkeys(sorted(fresh), by)},
+    )
     turn.because(f"withdraws {', '.join(sorted(slots))}", by)
     for worker in tuple(turn.state.workers.values()):
         if worker.id.slot in slots and worker.phase in (

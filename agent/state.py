@@ -190,6 +190,8 @@ class State(msgspec.Struct, frozen=True):
     slots: tuple[Slot, ...] = ()
     #: Slots that shall hold nothing: drained, withdrawn, or all of them while leaving.
     withdrawn: frozenset[str] = frozenset()
+    #: Why, of those that were taken away while the node stays.
+    why_withdrawn: Mapping[str, str] = msgspec.field(default_factory=dict)
     #: What CPU workers share in bits; None until the zygote can fork.
     zygote_kind: str | None = None
     #: How it ended, once it is not started again; and how often it was lost without progress.

@@ -352,6 +352,8 @@ class SlotRecord(msgspec.Struct, frozen=True):
     taken_bytes: int | None = None
     #: Its worker has formed a generation: it holds the training state, whatever else is recorded.
     has_state: bool = False
+    #: Why it shall hold nothing, where its agent has taken it away: other devices, a broken one.
+    withdrawn: str = ""
 
     @property
     def rank_s(self) -> float | None:

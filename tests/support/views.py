@@ -162,7 +162,7 @@ class Job:
         )
         return self.put(KEYS.node(name), record)
 
-    def slot(self, who: WorkerId, **facts: int | None) -> "Job":
+    def slot(self, who: WorkerId, **facts: int | str | None) -> "Job":
         """The agent of this worker has registered this of its slot, its memory say."""
         key = KEYS.node(who.node)
         record = decode(self.entries[key].value, NodeRecord, source=key)

@@ -98,3 +98,26 @@ def test_who_is_left_out_is_not_ended_while_it_writes_its_state_down(
     monkeypatch.setattr(World, "_beat", beat)
     player.run(["advance 1"])
     assert not world.nodes["a"].workers
+
+
+@pytest.mark.parametrize(
+    ("wished", "reason"),
+    [
+        ((), "a/cpu:1 (devices set by ann)"),
+        (("a", "cpu:1"), "a/cpu:1 (bob)"),
+        (("a",), "node a (bob)"),
+    ],
+)
+def test_a_slot_that_is_emptied_is_named_with_who_asked_or_what_its_agent_says(
+    wished: tuple[str, ...], reason: str
+) -> None:
+    made = commit(1, [A, A1, B])
+    job = Job().leads().node("a", "in_use", "draining").node("b", "in_use").committed(made)
+    job.slot(A1, withdrawn="devices set by ann")
+    if wished:
+        job.wish("drain", *wished, by="bob")
+    memory = Memory(entered=made.generation)
+    first = changes.propose(job.view(), memory, 0.0, settings=launch_settings())
+    change = changes.propose(job.view(), first.memory, 5.0, settings=launch_settings())
+    assert change.plan is not None, change.reason
+    assert change.plan.reason == reason

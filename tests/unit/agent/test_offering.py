@@ -68,6 +68,19 @@ def test_a_slot_that_comes_back_may_hold_a_worker_again() -> None:
     assert turn.state.withdrawn == frozenset()
 
 
+def test_why_a_slot_was_taken_away_is_registered_until_it_is_given_again() -> None:
+    agent = Agent().running()
+
+    def registered() -> list[tuple[str, str]]:
+        assert agent.state.record is not None
+        return [(slot.state, slot.withdrawn) for slot in agent.state.record.slots]
+
+    agent.take(events.SlotsFound(slots=agent.slots[:1], reason="devices set by ann"))
+    assert registered() == [("in_use", ""), ("draining", "devices set by ann")]
+    agent.take(events.SlotsFound(slots=agent.slots, reason="devices set by bob"))
+    assert registered() == [("in_use", ""), ("in_use", "")]
+
+
 def test_a_node_that_leaves_takes_no_slots() -> None:
     state = replace(node(Phase.MEMBER), stage=Stage.LEAVING, withdrawn=frozenset({"cpu:0"}))
     turn = heard(state, events.SlotsFound(slots=slots(4)))

@@ -10,7 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from easyscale.agent import drafts, words
-from easyscale.agent.balance import profile, suspecting, swings
+from easyscale.agent.balance import profile, recalling, suspecting, swings
 from easyscale.agent.balance.planner import Place, shares, step_of
 from easyscale.agent.memory import Appeal, Memory
 from easyscale.agent.settings import Balance, LaunchSettings
@@ -41,8 +41,12 @@ _APPEAL_STEPS = 5
 
 
 def put_on_trial(plan: Plan, view: JobView, memory: Memory, settings: LaunchSettings) -> Memory:
-    """Remember what a rebalance has to beat; any other plan puts nothing on trial."""
+    """Remember what a rebalance has to beat; any other plan puts nothing on trial.
+
+    Where who planned it leads no more, what was tried until now is known from the records alone.
+    """
     base, progress = view.base, view.progress
+    memory = recalling.recall(view, memory)
     memory = swings.note(plan, view, memory, settings.balance)
     if plan.occasion is Occasion.REBALANCE:
         memory = replace(memory, moves=(*memory.moves, memory.position)[-MOST_TRIED:])

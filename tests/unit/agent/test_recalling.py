@@ -1,10 +1,16 @@
 """What a leader knows from records: the plan before; when it is new, all that was found out."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import msgspec
 import pytest
 
+from easyscale.agent import leader
 from easyscale.agent.balance.recalling import recall
+from easyscale.agent.balance.trials import held_in
 from easyscale.agent.memory import Doubt, Memory
+from easyscale.agent.verdicts import Standpoint
 from easyscale.balance import (
     DoubtedSlot,
     FormerPlan,
@@ -15,9 +21,12 @@ from easyscale.balance import (
     Trial,
     TriedPlan,
 )
-from easyscale.model import Assignment, LogicalRank, Mode
+from easyscale.model import Assignment, GenerationNumber, LogicalRank, Mode, Occasion, Plan
+from easyscale.rendezvous.agreement import CommitPlan, JobView
+from easyscale.rendezvous.memory import MemoryStore
+from easyscale.rendezvous.store import Compare, Operation, TxnResult
 from tests.support.speeds import Race, Slot, between, steady
-from tests.support.views import KEYS, Job, commit, number, worker
+from tests.support.views import KEYS, Job, commit, launch_settings, number, worker
 
 simulated = pytest.mark.timeout(90)
 A, B = worker("a"), worker("b")
@@ -154,6 +163,60 @@ def test_a_map_on_trial_is_judged_by_the_next_leader() -> None:
     race.run(3)
     led_anew(race)
     race.until((3, 3, 3), within=25)
+
+
+@simulated
+def test_no_rebalance_stands_in_the_store_without_its_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    race = Race([Slot(lambda _: 0.1, claims=0.5), steady(0.1), steady(0.1)], 9)
+    world, transact = race.world, MemoryStore.transact
+    seen = dict[GenerationNumber, bool]()
+
+    def look(
+        store: MemoryStore,
+        compares: Sequence[Compare],
+        operations: Sequence[Operation],
+        *,
+        timeout_s: float,
+    ) -> TxnResult:
+        result = transact(store, compares, operations, timeout_s=timeout_s)
+        view = JobView.of(world.server.contents.view(world.keys.prefix), world.keys)
+        if view.newest is not None and view.newest.occasion is Occasion.REBALANCE:
+            trial = view.speed.trial if view.speed is not None else None
+            is_known = trial is not None and trial.generation == view.newest.generation
+            seen.setdefault(view.newest.generation, is_known)
+        return result
+
+    monkeypatch.setattr(MemoryStore, "transact", look)
+    race.until((5, 2, 2), within=30)
+    assert set(seen.values()) == {True}
+
+
+def test_a_new_leader_puts_a_rebalance_on_trial_that_the_one_before_it_planned() -> None:
+    job = Job().leads().node("a", ("in_use", 0.1)).node("b", ("in_use", 0.2))
+    job.committed(commit(1, {A: [0, 1], B: [2, 3]})).progress(100)
+    tried = msgspec.structs.replace(TRIED, counts=((A, 4),))
+    record = SpeedRecord(generation=number(1), planned_at="t", planned_at_step=4, tried=(tried,))
+    plan = Plan(
+        generation=number(2),
+        mode=Mode.BOUNDARY,
+        assignments=held_in(commit(2, {A: [0, 1, 2], B: [3]})),
+        main=A,
+        reason="faster",
+        occasion=Occasion.REBALANCE,
+        step_s=(0.4, 0.3),
+    )
+    job.put(KEYS.speed, record).planned(plan, ready=[A, B])
+
+    at = Standpoint(job.view(), 50.0, launch_settings(), KEYS)
+    verdict = leader.decide(at, Memory())
+    assert isinstance(verdict.decision, CommitPlan)
+    job.committed(verdict.decision.commit)
+    memory = leader.decide(replace(at, view=job.view()), verdict.memory).memory
+    assert memory.trial is not None
+    assert memory.trial.generation == number(2)
+    assert memory.tried == (tried,)
 
 
 def test_who_leads_already_believes_its_own_memory() -> None:

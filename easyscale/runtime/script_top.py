@@ -16,14 +16,12 @@ from easyscale.runtime.state import (
     Plain,
     State,
     captured_thing,
-    entries,
     first_difference,
-    live,
     passed_values,
     plain_leaves,
     restore,
 )
-from easyscale.runtime.versions import Marks, Versions
+from easyscale.runtime.versions import Versions
 
 
 @dataclass(slots=True)
@@ -42,14 +40,11 @@ class Taken:
     trainable: dict[str, bool]
     #: Whether a snapshot was gone on from: what is put back is named then, once.
     tells: bool
-    _marks: dict[str, Marks]
 
     @classmethod
     def of(cls, state: State, registry: Registry, *, overridden: set[str], tells: bool) -> Self:
         """Right after `state` was restored and the overrides were applied."""
         changed = {name: captured_thing(registry, name) for name in overridden}
-        # What a `state_dict` may make anew each time is compared in any case.
-        marked = (*registry.modules, *registry.tensors, *registry.optimizers)
         return cls(
             moment=state.moment,
             is_between_epochs=state.is_between_epochs,
@@ -58,7 +53,6 @@ class Taken:
             objects={**state.objects, **changed},
             trainable=trainable(registry),
             tells=tells,
-            _marks={name: Marks(entries(live(registry, name), name)) for name in marked},
         )
 
     def put_back(self, registry: Registry) -> str | None:
@@ -73,20 +67,19 @@ class Taken:
             registry.parameters[path].requires_grad_(self.trainable[path])
         if written:
             restore(registry, self.objects, names=written)
-            for name in self._marks.keys() & written.keys():
-                self._marks[name] = Marks(entries(live(registry, name), name))
         return next(iter((*written.values(), *(f"{path}.requires_grad" for path in frozen))), None)
 
     def _written(self, registry: Registry) -> dict[str, str]:
-        """The first difference of each thing that has one; a scheduler is named before its rate."""
+        """The first difference of each thing that has one; a scheduler is named before its rate.
+
+        By the bits: no version tells of what is written through `.data` or NumPy.
+        """
         found = {}
         kinds = (registry.modules, registry.tensors, registry.stateful, registry.optimizers)
         for name in (name for kind in kinds for name in kind):
-            marks = self._marks.get(name)
-            if marks is None or marks.may_differ(entries(live(registry, name), name)):
-                path = first_difference(registry, self.objects, name)
-                if path is not None:
-                    found[name] = _label(path, registry)
+            path = first_difference(registry, self.objects, name)
+            if path is not None:
+                found[name] = _label(path, registry)
         return found
 
 

@@ -260,7 +260,7 @@ def first_difference(registry: Registry, objects: Plain, name: str) -> str | Non
 
     What a class keeps to itself, by its name, comes last: it tells people the least.
     """
-    now = dict(entries(captured_thing(registry, name), name))
+    now = dict(_comparable(registry, name))
     then = dict(entries(objects[name], name))
     differing = [
         path
@@ -268,6 +268,16 @@ def first_difference(registry: Registry, objects: Plain, name: str) -> str | Non
         if path not in now or path not in then or not _is_equal(now[path], then[path])
     ]
     return min(differing, key=lambda path: ("._" in path, path), default=None)
+
+
+def _comparable(registry: Registry, name: str) -> Iterator[tuple[str, Any]]:
+    """The entries of one thing; the tensors of most are looked at where they are."""
+    if name in registry.stateful:
+        yield from entries(captured_thing(registry, name), name)
+        return
+    for path, value in entries(live(registry, name), name):
+        is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
+        yield path, value if is_dense else _copied(value, path)
 
 
 def _is_equal(one: Any, other: Any) -> bool:  # noqa: ANN401
@@ -288,7 +298,7 @@ def has_equal_bits(one: torch.Tensor, other: torch.Tensor | None) -> bool:
 
 
 def _as_words(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_neg()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     return tensor.view(_WORDS[tensor.element_size()])

@@ -104,6 +104,16 @@ def slow_down(parts: Parts) -> None:
         state["momentum_buffer"].mul_(0.5)
 
 
+def write_through_data(parts: Parts) -> None:
+    parts.model[0].weight.data.mul_(1.1)
+    for state in parts.optimizer.state.values():
+        state["momentum_buffer"].data.mul_(0.5)
+
+
+def write_through_numpy(parts: Parts) -> None:
+    parts.model[1].running_mean.numpy()[0] += 1
+
+
 def forget_momentum(parts: Parts) -> None:
     parts.optimizer.state.clear()
 
@@ -244,13 +254,16 @@ WRITES = [
     replace_weights,
     replace_a_buffer,
     slow_down,
+    write_through_data,
+    write_through_numpy,
     forget_momentum,
     freeze_and_thaw,
 ]
+STEP_WRITES = [step_the_scheduler, add_noise, write_through_data, freeze_and_thaw]
 TOPS = [
     # Three, since what is put back in the second must be what the script holds on to in the third.
     *(Script(at_epoch=write, epochs=3 if write is lower_the_rate else 2) for write in WRITES),
-    *(Script(at_step=write) for write in (step_the_scheduler, add_noise, freeze_and_thaw)),
+    *(Script(at_step=write) for write in STEP_WRITES),
     Script(at_epoch=step_the_scheduler, at_step=average_weights),
     Script(at_epoch=evaluate_and_step_the_scheduler),
 ]
@@ -323,6 +336,14 @@ def test_an_override_outlives_what_the_top_writes() -> None:
     assert [note.partition(":")[0] for note in once.notes] == ["scheduler.last_epoch"]
     # Whoever takes it from there has it, too, without a word of its own.
     assert Life(script, through_file(once.served[2])).live().end == once.end
+
+
+def test_weights_that_are_initialised_after_register_are_so_once() -> None:
+    """Through `.data` even a start does not see it."""
+    script = Script(after_register=write_through_data)
+    whole = Life(script).live()
+    for state in whole.served[1:]:
+        assert Life(script, state).live().end == whole.end
 
 
 def test_a_rate_that_is_set_too_late_is_told_with_what_takes_it() -> None:

@@ -3,6 +3,7 @@
 Every process holds all of it; at a boundary it is the same in each of them, bit for bit.
 """
 
+import itertools
 import marshal
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -180,7 +181,7 @@ class Training:
         """Values of this script alone, which the state does not know, stay."""
         self._put_back_registered(taken)
         self.streams.restore(taken.stream)
-        self.user.update(_copied(taken.user))
+        _set_in_place(self.user, self.user | _copied(taken.user))
         self._taken = None
 
     def _put_back_registered(self, taken: Taken, *, top: bool = False) -> None:
@@ -311,8 +312,7 @@ class Training:
             **state.passed,
             **{name: self._passed[name] for name in kept.names(self._passed)},
         }
-        self.user.clear()
-        self.user.update(_copied(state.user))
+        _set_in_place(self.user, _copied(state.user))
         self.metrics.clear()
         self.metrics.update(state.metrics)
         self.data = dict(state.data)
@@ -381,3 +381,18 @@ class _Kept:
 
 def _copied(user: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain_value(name, value) for name, value in user.items()}
+
+
+def _set_in_place(value: Any, to: Any) -> Any:  # noqa: ANN401 - a value of `job.state`
+    """Make `value` equal `to`; lists and dicts stay those that the script may hold on to."""
+    match value, to:
+        case dict(), dict():
+            new = {key: _set_in_place(value.get(key), each) for key, each in to.items()}
+            value.clear()
+            value.update(new)
+        case list(), list():
+            pairs = itertools.zip_longest(value[: len(to)], to)
+            value[:] = [_set_in_place(own, each) for own, each in pairs]
+        case _:
+            return to
+    return value

@@ -153,9 +153,11 @@ class Script:
         shift = float(torch.rand(()))
         rows = torch.randn(8, 4, generator=torch.Generator().manual_seed(2))
         loader = job.loader(TensorDataset(rows), batch_size=2)
-        kept = job.state(epochs=0, total=0.0, ended=-1)
+        kept = job.state(epochs=0, total=0.0, ended=-1, steps=[], lists={"epochs": [[0]]})
+        steps, last = kept.steps, kept.lists["epochs"][0]
         for epoch in job.epochs(self.epochs):
             kept.epochs += 1
+            last[0] += 1
             if epoch:
                 self.at_epoch(parts)
             for step in loader:
@@ -169,6 +171,7 @@ class Script:
                     (factor * model(x).square().sum()).backward()
                 optimizer.step()
                 kept.total += factor
+                steps.append(step.number)
                 if step.number + 1 == self.leaves_after:
                     break
             if self.leaves_after is not None:

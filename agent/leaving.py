@@ -241,11 +241,10 @@ def _misfit(state: State) -> WorkerFailure | None:
 def _finish_alone(turn: Turn) -> None:
     """Close with the digest where our script has ended and no store can be told of it."""
     state = turn.state
-    finished = {who: ending for who, ending in state.buried.items() if ending.finished}
+    finished = [ending for ending in state.buried.values() if ending.finished]
     if not finished:
         return
-    main = state.commit.main if state.commit is not None else None
-    ending = finished[main] if main in finished else next(iter(finished.values()))
+    ending = next((one for one in finished if one.is_main), finished[0])
     news.announce(
         turn,
         EventKind.NOTE,

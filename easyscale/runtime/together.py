@@ -178,6 +178,8 @@ class Together:
 
     def end(self) -> None:
         training = self._training
+        if self._commit is not None and self._commit.mode is not Mode.RESTORE:
+            training.refuse_end_at_top()  # alone: the others go on
         # Where the script left its loop early, what it did with the weights since is its own.
         compares = training.recorder is None and training.left_at is None
         steering = final_text(training.things) if compares else b""

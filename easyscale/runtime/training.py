@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from easyscale.errors import IncompleteStep, JobConflict, ScriptError
+from easyscale.guide import Paragraph
 from easyscale.runtime.outer_body import OuterBody
 from easyscale.runtime.overrides import Overrides
 from easyscale.runtime.randomness import OuterStream, Streams
@@ -262,6 +263,19 @@ class Training:
         """The loop over epochs is over: who took a state by then had none of them."""
         if self._taken is not None:
             self._put_back(self._taken)
+
+    def refuse_end_at_top(self) -> None:
+        """Raise ScriptError where the script ends its loop before the step that it joined for."""
+        taken = self._taken
+        if taken is None or taken.tells or self.place.finished or taken.moment is Moment.END:
+            return
+        raise ScriptError(
+            f"the loop was left at the top of epoch {self.place.epoch}, before step "
+            f"{self.place.step}, which the others have come to: a process that joins runs that top "
+            "again",
+            hint="what ends the loop is counted at the end of an epoch's body",
+            see=Paragraph.STATE,
+        )
 
     def count_operation(self, *, finished: bool = False) -> None:
         """One more operation is complete: its result is held here."""

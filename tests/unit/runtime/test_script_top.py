@@ -349,6 +349,35 @@ def test_weights_that_are_initialised_after_register_are_so_once() -> None:
         assert Life(script, state).live().end == whole.end
 
 
+class CountsAtTop(Script):
+    """Ends by what it counts at the top of an epoch."""
+
+    def run(self, job: Job) -> str:
+        model = nn.Linear(4, 3)
+        job.register(model=model)
+        kept = job.state(epochs=0)
+        loader = job.loader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+        for _ in job.epochs(5):
+            kept.epochs += 1
+            if kept.epochs > 2:
+                break
+            for step in loader:
+                for (x,) in step:
+                    model(x).sum().backward()
+        job._training.refuse_end_at_top()
+        return job.digest
+
+
+def test_a_joiner_whose_top_ends_the_loop_again_is_refused_before_the_others_hear_of_it() -> None:
+    whole = Life(CountsAtTop()).live()
+    first, second = [s for s in whole.served if s.moment is Moment.BOUNDARY and not s.place.index]
+    assert Life(CountsAtTop(), first).live().end == whole.end
+    with pytest.raises(ScriptError, match="left at the top of epoch 1, before step 2"):
+        Life(CountsAtTop(), second).live()
+    # All that go on from a snapshot end alike.
+    assert Life(CountsAtTop(), second, is_joining=False).live().end
+
+
 def test_a_rate_that_is_set_too_late_is_told_with_what_takes_it() -> None:
     state = Life(Script()).live().served[3]
     for is_joining, expected in ((False, 1), (True, 0)):

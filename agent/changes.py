@@ -138,10 +138,16 @@ def _coming(scene: Scene) -> list[WorkerId]:
     view = scene.view
     slots = drafts.slots_of(view)
     starting = [worker for worker, slot in slots.items() if slot.state == "starting"]
-    if scene.ask.stop is not None:
+    if scene.ask.stop is not None or any(_hurries(view, worker) for worker in scene.ask.leave):
         return []
     late = benching.may_answer_yet(scene.memory, scene.now)
     return sorted(w for w in (*starting, *late) if not is_drained(view, w, slots))
+
+
+def _hurries(view: JobView, worker: WorkerId) -> bool:
+    """It would be killed before somebody who starts up now could take over."""
+    node = view.nodes.get(worker.node)
+    return node is not None and node.record.hurries
 
 
 def _members(scene: Scene, layout: Layout) -> list[WorkerId]:

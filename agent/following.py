@@ -86,6 +86,7 @@ def record_of(turn: Turn) -> NodeRecord:
         folder=state.identity.folder,
         found=records.brought(state),
         noted=tuple(each for each, wish in state.view.wishes.items() if _is_noted(state, wish)),
+        hurries=state.hurry_s is not None and turn.now.s >= state.hurry_s,
     )
 
 

@@ -235,7 +235,7 @@ def _tick(turn: Turn, event: Ticked) -> None:
 
 def deadline(state: State, now: Now) -> float | None:
     """When the machine wants the next tick at the latest, in seconds of `now.s`; None: no hurry."""
-    times = [state.wake_s, state.leave_by_s]
+    times = [state.wake_s, state.hurry_s, state.leave_by_s]
     times += [respawn.ready_s for respawn in state.respawns.values()]
     times += [cut.ask_s for cut in state.cuts.values() if not cut.is_asked]
     due = [at for at in times if at is not None and now.s < at < float("inf")]

@@ -296,6 +296,11 @@ class State(msgspec.Struct, frozen=True):
         return worker if worker is not None and worker.id == self.commit.main else None
 
     @property
+    def hurry_s(self) -> float | None:
+        """When half of the grace is over."""
+        return None if self.leave_by_s is None else self.leave_by_s - self.settings.grace_s / 2
+
+    @property
     def step(self) -> int:
         """The step of the job, by the freshest word of our own workers or the store."""
         return max((worker.step for worker in self.workers.values()), default=self._stored_step)

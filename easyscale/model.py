@@ -384,6 +384,8 @@ class NodeRecord(Record, frozen=True, kw_only=True):
     found: tuple["SnapshotRecord", ...] = ()
     #: Wishes to empty slots of it that it has taken up: they may go.
     noted: tuple[str, ...] = ()
+    #: The time that it was given to leave is half over: nobody waits for a better moment.
+    hurries: bool = False
 
 
 class WorkerFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -1019,6 +1019,10 @@ def test_a_signal_that_reaches_the_process_and_its_group_drains_as_one() -> None
 def test_the_grace_ends_hard() -> None:
     agent = Agent().running()
     agent.take(events.Signalled(number=15))
+    assert machine.deadline(agent.state, machine.Now(s=agent.now)) == pytest.approx(115.0)
+    agent.now = 115.0
+    (told,) = of(agent.tick(), actions.Enrol)
+    assert told.record.hurries, "half of it is over"
     assert machine.deadline(agent.state, machine.Now(s=agent.now)) == pytest.approx(130.0)
     agent.now = 130.0
     assert len(of(agent.tick(), actions.KillWorker)) == 2

@@ -271,13 +271,14 @@ def first_difference(registry: Registry, objects: Plain, name: str) -> str | Non
 
 
 def _comparable(registry: Registry, name: str) -> Iterator[tuple[str, Any]]:
-    """The entries of one thing; the tensors of most are looked at where they are."""
+    """The entries of one thing; the tensors of most are not copied on the host."""
     if name in registry.stateful:
         yield from entries(captured_thing(registry, name), name)
         return
     for path, value in entries(live(registry, name), name):
         is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
-        yield path, value if is_dense else _copied(value, path)
+        # The room on a device is the script's.
+        yield path, value.cpu() if is_dense else _copied(value, path)
 
 
 def _is_equal(one: Any, other: Any) -> bool:  # noqa: ANN401

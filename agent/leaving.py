@@ -186,7 +186,10 @@ def _settle_leaving(turn: Turn) -> None:
     if state.drained_s is None:
         turn.set(drained_s=turn.now.s)
     if _goes_on_elsewhere(state):
-        news.announce(turn, EventKind.LEFT, "the job goes on without this node", node=state.node)
+        # The store may say of an older step: it is told of the job's progress now and then.
+        step = max((e.step for e in state.buried.values() if e.drained), default=state.step)
+        reason = "the job goes on without this node"
+        news.announce(turn, EventKind.LEFT, reason, at_step=step, node=state.node)
         _go(turn, ExitCode.DONE, "drained: the job goes on without this node")
         return
     code = 128 + state.signal if state.signal is not None else int(ExitCode.DONE)

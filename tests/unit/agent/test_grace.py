@@ -6,6 +6,7 @@ from easyscale.agent import actions, events
 from easyscale.agent.leaving import FAREWELL_S
 from easyscale.messages import Drained
 from easyscale.model import Mode
+from easyscale.reports import EventKind
 from tests.support.views import Job, commit, launch_settings, number
 from tests.unit.agent.test_machine import OTHER, W0, Agent, of, said
 
@@ -41,6 +42,8 @@ def test_who_drained_early_has_the_rest_of_the_grace_for_a_farewell() -> None:
     agent.now += 1.0
     agent.take(said(W0, Drained(generation=number(2), step=8)))
     assert ends(agent.exits(W0, code=0)) == [pytest.approx(GRACE_S - 1.0)]
+    assert agent.announced[-1].event is EventKind.LEFT
+    assert agent.announced[-1].step == 8, "not what the store knew last"
 
 
 def test_an_outcome_is_waited_for_no_longer_than_the_grace() -> None:

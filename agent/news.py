@@ -223,8 +223,10 @@ def tell_speeds(turn: Turn, former: JobView, view: JobView) -> None:
                 since_step=slow.since_step,
             )
     for worker, slow in was.items():
+        if worker in now or view.base is None or worker not in view.base.workers:
+            continue  # who has left did not become faster
         present = view.is_present(worker) or not view.nodes
-        if worker not in now and present and not view.ended(worker):
+        if present and not view.ended(worker):
             announce(
                 turn,
                 EventKind.RECOVERED_SPEED,

@@ -1,6 +1,7 @@
 """The forms that options take: what a word on the command line may be, and the value it becomes."""
 
-from typing import NamedTuple
+from math import isnan
+from typing import Any, NamedTuple
 
 import click
 
@@ -64,6 +65,21 @@ class SnapshotPeriodType(click.ParamType[SnapshotPeriod]):
         raise click.BadParameter(message, ctx=ctx, param=param)
 
 
+class NumberRange(click.FloatRange):
+    """A number within bounds; one that is none lies within all of them, as comparisons go."""
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - click's own
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
+
+
 class SecondsOrNever(click.ParamType[float | None]):
     """A number of seconds, or `never`."""
 
@@ -78,7 +94,7 @@ class SecondsOrNever(click.ParamType[float | None]):
             seconds = float(str(value))
         except ValueError:
             seconds = -1.0
-        if seconds < 0:
+        if isnan(seconds) or seconds < 0:
             self.fail(f"{value!r} is neither seconds nor 'never'", param, ctx)
         return seconds
 

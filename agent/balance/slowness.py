@@ -262,16 +262,19 @@ class _Watch:
 
     def _costs(self, worker: WorkerId) -> bool:
         """The step would be clearly shorter if the slot were as fast as usual."""
-        present = drafts.ranks_of(self.base)
-        times = profile.micro_steps(drafts.slots_of(self.view).values(), self.memory.doubts)
-        places = [Place(w, times.get(w, 1), present[w]) for w in self.base.workers]
+        places = self._places()
         usual = profile.nanoseconds(self.speeds.usual_s(worker) * self.slowed[worker])
         well = [replace(p, micro_step=usual) if p.worker == worker else p for p in places]
-        n = sum(len(ranks) for ranks in present.values())
+        n = sum(len(place.ranks) for place in places)
         if not n:
             return False
         before, after = step_of(places), planner.least_step(well, n)
         return before - after >= self.balance.least_gain * before
+
+    def _places(self) -> list[Place]:
+        present = drafts.ranks_of(self.base)
+        times = profile.micro_steps(drafts.slots_of(self.view).values(), self.memory.doubts)
+        return [Place(w, times.get(w, 1), present[w]) for w in self.base.workers]
 
     def relapses(
         self, *, well: list[WorkerId], still: Mapping[WorkerId, Slowness]
@@ -294,6 +297,8 @@ class _Watch:
             speed += f", {_ms(slow.data_wait_s)} of it waiting for data"
         held = len(drafts.ranks_of(base)[worker])
         if not held:
+            if slow.micro_step_s < profile.seconds(step_of(self._places())):
+                return f"{speed}: emptied, the step is as short without it"
             return f"{speed}: emptied, a rank there would be what all others wait for"
         others = [each for each in base.workers if each != worker]
         if not others:

@@ -55,7 +55,8 @@ class ElasticView:
         self._placements = Placements()
         self._readings = Readings()
         self._parsed: JobView | None = None
-        self._is_settled = False
+        #: What this agent knew as it ended; nothing reaches its own view any more.
+        self._settled: JobView | None = None
 
     @property
     def job(self) -> str:
@@ -98,7 +99,7 @@ class ElasticView:
         self._placements.follow(commit, at=stamp(wall_s))
 
     def settle(self) -> None:
-        self._is_settled = True
+        self._settled = self.whole_view(self._state())
 
     def close(self) -> None:
         self._readings.close()
@@ -132,9 +133,11 @@ class ElasticView:
 
     def whole_view(self, state: State) -> JobView:
         """The leader has it; others, who follow less, read it when somebody asks."""
+        if self._settled is not None:
+            return self._settled
         is_known = state.token is not None and state.is_complete
         opened = self._store()
-        if is_known or opened is None or state.away_s is not None or self._is_settled:
+        if is_known or opened is None or state.away_s is not None:
             return state.view
         try:
             view = opened.store.read(state.keys.prefix, timeout_s=_READ_TIMEOUT_S)

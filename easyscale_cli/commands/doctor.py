@@ -22,6 +22,7 @@ from easyscale.rendezvous.keys import check_name
 from easyscale.rendezvous.store import Put, Store
 from easyscale_cli.options import look_options, option, store_options
 from easyscale_cli.output import Output
+from easyscale_cli.parameters import NumberRange
 from easyscale_cli.views.doctor import check_lines, doctor_json, verdict_lines
 from easyscale_cli.views.help import PageCommand
 
@@ -44,7 +45,7 @@ _BY_PROCESS = frozenset({"init_process_group", "DistributedDataParallel", "Distr
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(min=1.0),
+    type=NumberRange(min=1.0),
     default=60.0,
     metavar="SECONDS",
     help="How long the other nodes are waited for [60].",

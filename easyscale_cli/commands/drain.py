@@ -15,6 +15,7 @@ from easyscale_cli.connection import AgentEnded, Job, OnlyAtTheAgent
 from easyscale_cli.lookup import check_place, found
 from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
+from easyscale_cli.parameters import NumberRange
 from easyscale_cli.views import numbers
 from easyscale_cli.views.help import PageCommand
 from easyscale_cli.views.launch import event_lines
@@ -32,7 +33,7 @@ _LOOK_EVERY_S = 0.1
 @click.option(
     "--timeout",
     "limit_s",
-    type=click.FloatRange(min=0.0),
+    type=NumberRange(min=0.0),
     default=600.0,
     show_default=True,
     metavar="SECONDS",

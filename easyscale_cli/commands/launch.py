@@ -18,6 +18,7 @@ from easyscale_cli.launch_reading import read_settings
 from easyscale_cli.options import option
 from easyscale_cli.parameters import (
     NodeRangeType,
+    NumberRange,
     SecondsOrNever,
     SnapshotPeriodType,
 )
@@ -82,8 +83,8 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
 @option("--threads-per-worker", type=click.IntRange(min=1), default=1, show_default=True)
 @option("--workers-per-device", type=click.IntRange(1, 64), default=1, show_default=True)
 @option("--partials", type=click.Choice(["device", "host"]), default="device", show_default=True)
-@option("--hang-timeout", type=click.FloatRange(min=1.0), help="Seconds [from the step time].")
-@option("--grace", type=click.FloatRange(min=0.0), help="From SIGTERM to a hard end [30].")
+@option("--hang-timeout", type=NumberRange(min=1.0), help="Seconds [from the step time].")
+@option("--grace", type=NumberRange(min=0.0), help="From SIGTERM to a hard end [30].")
 @option("--shutdown-timeout", type=click.IntRange(min=0), help="The same in torchrun's words.")
 @option("--signals-to-handle", help="Signals that end the job here.")
 @option("--takeover-after", type=SecondsOrNever(), default="60", show_default=True)
@@ -92,13 +93,13 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
     is_flag=True,
     help="Let in other code or arguments than the job began with.",
 )
-@option("--slow-from", type=click.FloatRange(min=1.01), help="Times its kind's median [1.2].")
+@option("--slow-from", type=NumberRange(min=1.01), help="Times its kind's median [1.2].")
 @option("--slow-steps", type=click.IntRange(min=1), help="For so many steps [5].")
-@option("--slow-seconds", "slow_least_s", type=click.FloatRange(0.0), help="For so long [2].")
-@option("--least-gain", type=click.FloatRange(0.0, 1.0), help="Of a move, as a share [0.05].")
+@option("--slow-seconds", "slow_least_s", type=NumberRange(0.0), help="For so long [2].")
+@option("--least-gain", type=NumberRange(0.0, 1.0), help="Of a move, as a share [0.05].")
 @option("--pays-within", type=click.IntRange(min=1), help="Steps that a move may take [200].")
 @option("--trial-steps", type=click.IntRange(min=2), help="A move is judged after these [20].")
-@option("--probe-share", type=click.FloatRange(0.001, 0.5), help="To look at slow slots [0.04].")
+@option("--probe-share", type=NumberRange(0.001, 0.5), help="To look at slow slots [0.04].")
 @option(
     "--standby", is_flag=True, help="Start a process more: a surplus slot's or the next CPU slot's."
 )
@@ -119,7 +120,7 @@ def show_all_help(context: click.Context, option: click.Parameter, value: object
     default="auto",
     show_default=True,
 )
-@option("--progress-every", type=click.FloatRange(min=0.1), default=30.0, show_default=True)
+@option("--progress-every", type=NumberRange(min=0.1), default=30.0, show_default=True)
 @option("--color", type=click.Choice(["auto", "always", "never"]), default="auto")
 @option("--ascii", "use_ascii", is_flag=True, help="Marks from ASCII only.")
 @option("--json", "as_json", is_flag=True, help="One JSON object per event on standard output.")

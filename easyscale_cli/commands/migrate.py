@@ -12,6 +12,7 @@ from easyscale_cli.connection import Job
 from easyscale_cli.lookup import check_place, found
 from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
+from easyscale_cli.parameters import NumberRange
 from easyscale_cli.telling import show_event, told_since
 from easyscale_cli.views.help import PageCommand
 from easyscale_cli.waiting import Asking, wait_until
@@ -42,7 +43,7 @@ class CannotTakeOver(EasyScaleError):
 @click.option(
     "--timeout",
     "limit_s",
-    type=click.FloatRange(min=0.0),
+    type=NumberRange(min=0.0),
     default=600.0,
     show_default=True,
     metavar="SECONDS",

@@ -15,6 +15,7 @@ from easyscale_cli.connection import Job
 from easyscale_cli.lookup import found
 from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
+from easyscale_cli.parameters import NumberRange
 from easyscale_cli.views.help import PageCommand
 from easyscale_cli.views.profile import profile_json, profile_lines
 from easyscale_cli.waiting import Asking, wait_until
@@ -52,7 +53,7 @@ class PictureNotWritten(EasyScaleError):
 @click.option(
     "--timeout",
     "limit_s",
-    type=click.FloatRange(min=0.0),
+    type=NumberRange(min=0.0),
     default=3600.0,
     show_default=True,
     metavar="SECONDS",

@@ -10,6 +10,7 @@ from easyscale_cli.dashboard import closing_lines
 from easyscale_cli.lookup import found
 from easyscale_cli.options import look_options, store_options, user_name
 from easyscale_cli.output import Output
+from easyscale_cli.parameters import NumberRange
 from easyscale_cli.views import numbers
 from easyscale_cli.views.help import PageCommand
 from easyscale_cli.views.plain import JSON_VERSION, first_cause_fields, summary_fields, to_json
@@ -21,7 +22,7 @@ from easyscale_cli.waiting import wait_until
 @click.option(
     "--timeout",
     "limit_s",
-    type=click.FloatRange(min=0.0),
+    type=NumberRange(min=0.0),
     default=600.0,
     show_default=True,
     metavar="SECONDS",

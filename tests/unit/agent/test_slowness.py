@@ -95,6 +95,16 @@ def test_four_times_slower_is_found_in_that_noise_within_few_steps(seed: int) ->
     assert race.counts[1] <= 5
 
 
+def test_a_slot_that_is_emptied_only_to_use_fewer_is_not_called_what_others_wait_for() -> None:
+    race = Race([steady(0.1), steady(0.1), between(0.1, 0.19, 20, 300)], 6, noise=0.0)
+    race.run(20)
+    race.until((3, 3, 0), within=40)
+    race.run(10)
+    told = race.told("slow")[-1]
+    assert told.facts["emptied"] is True
+    assert told.reason.endswith("its kind: emptied, the step is as short without it")
+
+
 @busy
 @pytest.mark.parametrize("seed", range(3))
 def test_half_as_slow_again_is_found_in_that_noise_before_300_steps(seed: int) -> None:

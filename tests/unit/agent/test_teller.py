@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -13,12 +14,15 @@ from easyscale.agent.doors.chronicle import Chronicle
 from easyscale.agent.doors.elastic import ElasticView
 from easyscale.agent.doors.orders import Orders
 from easyscale.agent.doors.teller import Teller
+from easyscale.agent.opening import Opened
 from easyscale.agent.processes.log_files import MarkedLog, Piece, worker_folder
 from easyscale.agent.settings import Identity
 from easyscale.agent.state import OwnWorker, Phase, State, Story
-from easyscale.errors import UsageError
+from easyscale.balance import ProfileRecord
+from easyscale.errors import StoreClosed, UsageError
 from easyscale.job_status import Glance
 from easyscale.model import WorkerId
+from easyscale.rendezvous.store import View
 from easyscale.reports import EventKind, JobEvent, Stream
 from tests.support.views import KEYS, Job, commit, job_spec, launch_settings, worker
 
@@ -53,14 +57,14 @@ class Asked:
         )
         self.chronicle = Chronicle(Nobody())
         self.posted: list[events.AgentEvent] = []
-        orders = Orders(
+        self.orders = Orders(
             settings,
             state=lambda: self.state,
             view=lambda: self.view.whole_view(self.state),
             post=self.posted.append,
         )
         self.view = ElasticView(
-            settings, self.chronicle, orders, state=lambda: self.state, store=lambda: None
+            settings, self.chronicle, self.orders, state=lambda: self.state, store=lambda: None
         )
         self.teller = Teller(self.view, self.chronicle)
 
@@ -138,6 +142,42 @@ def test_logs_are_listed_and_read_and_nothing_else_is(ask: Asked, tmp_path: Path
     ):
         with pytest.raises(UsageError):
             ask("log", **wrong)
+
+
+class ClosedStore:
+    """A store that is read once."""
+
+    def __init__(self, job: Job) -> None:
+        self._views = [job.store_view()]
+
+    def read(self, *_: str, timeout_s: float) -> View:
+        del timeout_s
+        if not self._views:
+            raise StoreClosed("the store")
+        return self._views.pop()
+
+
+def test_an_agent_that_ends_still_knows_of_others_what_it_did_not_follow(ask: Asked) -> None:
+    """Commands may ask it as long as it is there, and those that follow see few records."""
+    whole = Job().node("a", "gone").node("b", ("in_use", 0.05)).committed(ask.commit)
+    record = ProfileRecord(
+        wish="w", by="", at="", logical_workers=4, planned=1, points=(), done=True
+    )
+    whole.put(KEYS.profile, record)
+    opened = SimpleNamespace(store=ClosedStore(whole))
+    ask.view = ElasticView(
+        ask.state.settings,
+        ask.chronicle,
+        ask.orders,
+        state=lambda: ask.state,
+        store=lambda: cast("Opened", opened),
+    )
+    ask.teller = Teller(ask.view, ask.chronicle)
+    ask.teller.say_last_word(code=0, reason="left")
+    assert ask("profile") == record
+    plan = ask("plan")
+    assert [each.kind for each in plan.assignments] == ["cpu", "cpu"]
+    ask.view.close()
 
 
 def ends(ask: Asked) -> threading.Thread:

@@ -413,3 +413,19 @@ def test_a_person_says_when_a_slot_is_slow_and_when_a_move_pays(script: str) -> 
         trial_steps=11, probe_share=0.2,
     )  # fmt: skip
     assert settings_of("--logical-workers", "4", script).balance == Balance()
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--slow-from", "--slow-seconds", "--least-gain", "--probe-share", "--hang-timeout"],
+)
+def test_what_is_no_number_is_refused_where_nothing_would_be_less_or_more(
+    script: str, option: str
+) -> None:
+    with pytest.raises(click.BadParameter, match="'nan' is no number"):
+        settings_of(option, "nan", "--logical-workers", "4", script)
+
+
+def test_a_takeover_waits_for_a_time_that_comes(script: str) -> None:
+    with pytest.raises(click.BadParameter, match="neither seconds nor 'never'"):
+        settings_of("--takeover-after", "nan", "--logical-workers", "4", script)

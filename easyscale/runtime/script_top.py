@@ -4,8 +4,11 @@ In a start it may write nothing that is registered. A process that joins or goes
 runs there what the others had run before: where they were, it has what it took once more.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
+
+from torch import nn
 
 from easyscale.errors import ScriptError
 from easyscale.guide import Paragraph
@@ -38,6 +41,7 @@ class Taken:
     #: What is registered, overrides included; no live tensor is in it.
     objects: Plain
     trainable: dict[str, bool]
+    modes: dict[str, bool]
     #: Whether a snapshot was gone on from: what is put back is named then, once.
     tells: bool
 
@@ -52,6 +56,7 @@ class Taken:
             user=state.user,
             objects={**state.objects, **changed},
             trainable=trainable(registry),
+            modes=state.modes,
             tells=tells,
         )
 
@@ -65,9 +70,12 @@ class Taken:
         frozen = [path for path, on in trainable(registry).items() if on != self.trainable[path]]
         for path in frozen:
             registry.parameters[path].requires_grad_(self.trainable[path])
+        switched = set_modes(registry, self.modes)
         if written:
             restore(registry, self.objects, names=written)
-        return next(iter((*written.values(), *(f"{path}.requires_grad" for path in frozen))), None)
+        flags = [f"{path}.requires_grad" for path in frozen]
+        flags += [f"{path}.training" for path in switched]
+        return next(iter((*written.values(), *flags)), None)
 
     def _written(self, registry: Registry) -> dict[str, str]:
         """The first difference of each thing that has one; a scheduler is named before its rate.
@@ -86,6 +94,27 @@ class Taken:
 def trainable(registry: Registry) -> dict[str, bool]:
     """Which parameters are trained: scripts that freeze layers change it."""
     return {path: parameter.requires_grad for path, parameter in registry.parameters.items()}
+
+
+def modes(registry: Registry) -> dict[str, bool]:
+    """Training or eval mode of every part: scripts that freeze batch norms change it once."""
+    return {path: part.training for path, part in _parts(registry)}
+
+
+def set_modes(registry: Registry, wanted: dict[str, bool]) -> list[str]:
+    """Put every part that is named into the mode that it had; those in which that was another."""
+    switched = []
+    for path, part in _parts(registry):
+        if part.training != wanted.get(path, part.training):
+            part.training = wanted[path]
+            switched.append(path)
+    return switched
+
+
+def _parts(registry: Registry) -> Iterator[tuple[str, nn.Module]]:
+    for name, module in registry.modules.items():
+        for path, part in module.named_modules():
+            yield f"{name}.{path}" if path else name, part
 
 
 def told(written: str, registry: Registry, *, top: bool) -> str:

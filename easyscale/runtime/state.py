@@ -78,6 +78,8 @@ class State:
     data: Plain = field(default_factory=dict)
     #: States that were written before it was known of are of boundaries.
     moment: Moment = Moment.BOUNDARY
+    #: Which parts of modules are in training mode, and which in eval mode; older states do not say.
+    modes: dict[str, bool] = field(default_factory=dict)
 
     @property
     def is_between_epochs(self) -> bool:

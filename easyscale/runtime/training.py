@@ -18,7 +18,7 @@ from easyscale.runtime.outer_body import OuterBody
 from easyscale.runtime.overrides import Overrides
 from easyscale.runtime.randomness import OuterStream, Streams
 from easyscale.runtime.registry import Registry
-from easyscale.runtime.script_top import Fresh, Taken, told, trainable
+from easyscale.runtime.script_top import Fresh, Taken, modes, set_modes, told, trainable
 from easyscale.runtime.settings import JobSettings
 from easyscale.runtime.state import (
     Moment,
@@ -298,6 +298,7 @@ class Training:
             outer_stream=(self.streams.capture() if taken is None else taken.stream).to_plain(),
             data=dict(self.data),
             moment=self._moment,
+            modes=modes(registry) if taken is None else taken.modes,
         )
 
     @property
@@ -320,6 +321,7 @@ class Training:
         for path, is_trained in state.trainable.items():
             if path in registry.parameters and registry.parameters[path].is_leaf:
                 registry.parameters[path].requires_grad_(is_trained)
+        set_modes(registry, state.modes)
         self._name_differences(state.passed, kept)
         kept.apply()
         self._passed = {

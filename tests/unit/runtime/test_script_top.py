@@ -123,6 +123,11 @@ def freeze_and_thaw(parts: Parts) -> None:
     bias.requires_grad_(not bias.requires_grad)
 
 
+def freeze_the_norm_for_good(parts: Parts) -> None:
+    if parts.job._training.place.epoch == 1:
+        parts.model[1].eval()
+
+
 def evaluate_and_step_the_scheduler(parts: Parts) -> None:
     rows = DataLoader(TensorDataset(torch.ones(5, 4)), batch_size=2)
     parts.job.evaluate(lambda batch: parts.model(batch[0]), rows)
@@ -261,11 +266,13 @@ WRITES = [
     write_through_numpy,
     forget_momentum,
     freeze_and_thaw,
+    freeze_the_norm_for_good,
 ]
+THRICE = (lower_the_rate, freeze_the_norm_for_good)
 STEP_WRITES = [step_the_scheduler, add_noise, write_through_data, freeze_and_thaw]
 TOPS = [
     # Three, since what is put back in the second must be what the script holds on to in the third.
-    *(Script(at_epoch=write, epochs=3 if write is lower_the_rate else 2) for write in WRITES),
+    *(Script(at_epoch=write, epochs=3 if write in THRICE else 2) for write in WRITES),
     *(Script(at_step=write) for write in STEP_WRITES),
     Script(at_epoch=step_the_scheduler, at_step=average_weights),
     Script(at_epoch=evaluate_and_step_the_scheduler),
@@ -406,7 +413,13 @@ def test_a_state_of_an_older_version_is_one_of_a_boundary() -> None:
     file.seek(0)
     values = torch.load(file, weights_only=True)
     assert values.pop("moment") == "boundary"
+    assert values.pop("modes")["model.1"] is True
     older = io.BytesIO()
     torch.save(values, older)
     older.seek(0)
-    assert State.read(older, source="a test").moment is Moment.BOUNDARY
+    state = State.read(older, source="a test")
+    assert state.moment is Moment.BOUNDARY
+    # It does not say which parts were in eval mode: the script's own word stands.
+    frozen = Script(after_register=lambda parts: parts.model[1].eval())
+    whole = Life(frozen).live()
+    assert Life(frozen, replace(whole.served[3], modes={})).live().end == whole.end

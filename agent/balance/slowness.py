@@ -218,8 +218,10 @@ class _Watch:
     def _data_wait_s(self, worker: WorkerId, *, excess_s: float) -> float:
         """How long it waits for data, if most of what it takes longer than its kind is that."""
         slot = self.speeds.measured[worker]
-        present_s = self.speeds.taken[worker] * self.slowed[worker]
-        wait_s = present_s - (slot.micro_step_s or 0.0)
+        wait_s = slot.data_wait_s or 0.0
+        if worker in self.memory.starved:  # believed to wait as it did with more ranks
+            present_s = self.speeds.taken[worker] * self.slowed[worker]
+            wait_s = present_s - (slot.micro_step_s or 0.0)
         beyond_s = wait_s - self.speeds.usual_wait_s(worker)
         return wait_s if slot.data_wait_s is not None and beyond_s > excess_s / 2 else 0.0
 

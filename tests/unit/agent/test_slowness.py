@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from easyscale.agent.balance import slowness
-from easyscale.agent.memory import Memory
+from easyscale.agent.memory import Doubt, Memory
 from easyscale.agent.settings import Balance
 from easyscale.balance import ProfilePoint, ProfileRecord
 from easyscale.model import Commit, NodeRecord, SlotRecord, WorkerId, decode
@@ -240,6 +240,17 @@ def test_a_slot_that_waits_for_data_is_slow_and_says_so() -> None:
     reason = watched.memory.slow[SIX[-1]].reason
     assert watched.memory.slow[SIX[-1]].data_wait_s == 1.5
     assert reason.startswith("2,500 ms, 2.5 × its kind, 1,500 ms of it waiting for data;")  # noqa: RUF001
+
+
+def test_what_a_doubted_slot_is_believed_to_take_is_no_waiting_for_data() -> None:
+    watched = Watched(two_each())
+    record = decode(watched.job.entries[KEYS.node("c")].value, NodeRecord, source="c")
+    waits = msgspec.structs.replace(record.slots[0], data_wait_s=0.01)
+    watched.job.put(KEYS.node("c"), msgspec.structs.replace(record, slots=(waits,)))
+    doubts = {SIX[-1]: Doubt(factor=2.5, micro_step_s=1.0, until=10**9)}
+    watched.memory = replace(watched.memory, doubts=doubts)
+    assert watched.measure([1, 1], [1, 1, 1], [1], steps=6) == ["c/cpu:0"]
+    assert watched.memory.slow[SIX[-1]].reason.startswith("2,525 ms, 2.5 × its kind; holds")  # noqa: RUF001
 
 
 # --- several slots of one device ------------------------------------------------------------------

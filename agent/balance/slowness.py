@@ -45,6 +45,8 @@ class Speeds:
     late: Mapping[WorkerId, float]
     hosts: Mapping[str, str]
     best: Mapping[WorkerId, float]
+    #: Who is believed to take longer than it says: a guess, and no measure of others either.
+    doubted: Collection[WorkerId] = ()
 
     @cached_property
     def _of_kind(self) -> dict[str, list[WorkerId]]:
@@ -83,7 +85,9 @@ class Speeds:
         return median_low(self.taken[worker] for worker in self._at_work(workers))
 
     def _at_work(self, workers: list[WorkerId]) -> list[WorkerId]:
-        return [worker for worker in workers if worker in self.holding] or workers
+        at_work = [worker for worker in workers if worker in self.holding] or workers
+        sure = [worker for worker in at_work if worker not in self.doubted]
+        return sure if len(sure) > 1 else at_work
 
     def is_alone(self, worker: WorkerId) -> bool:
         return len(self._of_kind[self.kinds[worker]]) == 1
@@ -141,7 +145,7 @@ def notice(view: JobView, memory: Memory, balance: Balance, now: float) -> Memor
     memory = replace(memory, best=best)
     hosts = {name: node.record.host for name, node in view.nodes.items()}
     holding = {member.worker for member in base.members if member.ranks}
-    speeds = Speeds(measured, kinds, holding, taken, late, hosts, best)
+    speeds = Speeds(measured, kinds, holding, taken, late, hosts, best, doubts.keys())
     watch = _Watch(view, base, memory, balance, now, speeds, slowed)
     slow = {worker: found for worker in measured if (found := watch.judge(worker)) is not None}
     told = {w: replace(s, reason=watch.reason(w, s)) for w, s in slow.items() if s.is_told}

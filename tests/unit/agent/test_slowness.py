@@ -253,6 +253,15 @@ def test_what_a_doubted_slot_is_believed_to_take_is_no_waiting_for_data() -> Non
     assert watched.memory.slow[SIX[-1]].reason.startswith("2,525 ms, 2.5 × its kind; holds")  # noqa: RUF001
 
 
+def test_what_others_are_doubted_of_makes_no_slow_slot_usual() -> None:
+    watched = Watched(two_each())
+    assert watched.measure([1, 1], [1, 1, 1], [4], steps=6) == ["c/cpu:0"]
+    doubts = {one: Doubt(factor=4.0, micro_step_s=1.0, until=10**9) for one in SIX[2:5]}
+    watched.memory = replace(watched.memory, doubts=doubts)
+    assert "c/cpu:0" in watched.measure([1, 1], [1, 1, 1], [4], steps=20)
+    assert not watched.memory.relapses
+
+
 # --- several slots of one device ------------------------------------------------------------------
 
 #: Two devices with two slots each: a micro-step takes 0.1 s alone there, 0.175 s beside a sibling.

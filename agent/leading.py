@@ -3,6 +3,8 @@
 At most one transaction is under way, and the same view is acted on once.
 """
 
+from dataclasses import replace
+
 from easyscale.agent import leader, news
 from easyscale.agent.actions import Transact
 from easyscale.agent.balance import ledger
@@ -10,7 +12,7 @@ from easyscale.agent.events import Deposed, Elected, Transacted
 from easyscale.agent.memory import Memory
 from easyscale.agent.state import State, Turn
 from easyscale.agent.verdicts import Standpoint
-from easyscale.rendezvous.agreement import Tidy, transaction
+from easyscale.rendezvous.agreement import JobView, Tidy, transaction
 
 DECISION = "decision "
 #: A decision whose transaction failed is thought over again after this, also without news.
@@ -60,8 +62,9 @@ def decide(turn: Turn) -> None:
     turn.set(asked_revision=state.view.revision, asked_s=turn.now.s, wake_s=None)
     if state.deciding or state.view.revision <= state.acted_revision:
         return
+    view = _with_own_endings(state)
     at = Standpoint(
-        view=state.view,
+        view=view,
         now=turn.now.s,
         settings=state.settings,
         keys=state.keys,
@@ -83,11 +86,26 @@ def decide(turn: Turn) -> None:
     ledger.publish(turn)
     if verdict.decision is None:
         return
-    planned = transaction(verdict.decision, state.view, keys=state.keys, token=state.token)
+    planned = transaction(verdict.decision, view, keys=state.keys, token=state.token)
     quiet = isinstance(verdict.decision, Tidy)
     name = f"{DECISION}{'tidy' if quiet else verdict.reason}"
     turn.set(deciding=name, acted_revision=state.view.revision)
     turn.do(Transact(name=name, compares=planned.compares, operations=planned.operations))
+
+
+def _with_own_endings(state: State) -> JobView:
+    """The job as the store has it, and what it does not say yet of workers of this node that ended.
+
+    Where all of them end at once, with their zygote, it takes their endings one by one: a look
+    in between would find survivors.
+    """
+    view = state.view
+    named = {worker for commit in view.open for worker in commit.workers}
+    untold = {w: e for w, e in state.buried.items() if w in named and w not in view.gone}
+    if not untold:
+        return view
+    order = (*view.gone_order, *untold)
+    return replace(view, gone={**view.gone, **untold}, gone_order=order)
 
 
 def decided(turn: Turn, event: Transacted) -> None:

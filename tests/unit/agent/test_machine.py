@@ -1276,6 +1276,20 @@ def test_a_new_leader_knows_since_when_its_own_worker_has_stood_still(
     assert bool(plans) == is_believed, (found, agent.reasons)
 
 
+def test_a_leader_finds_no_survivors_among_its_own_workers_that_the_store_still_knows() -> None:
+    """A zygote takes all of them with it, and the store takes their endings one by one."""
+    job = Job().node("a", "in_use", "in_use")
+    agent = Agent().running(job)
+    job.leads()
+    agent.take(events.Elected(token=9))
+    agent.view(job.progress(7), complete=True)
+    agent.take(LOST)
+    done = agent.view(job.put(KEYS.gone_worker(W0), agent.ending(W0)), complete=True)
+    made = [each.name for each in of(done, actions.Transact)]
+    assert not any(name.startswith("decision ") for name in made), made
+    assert agent.reasons[-1].endswith("waits for the workers to reach register"), agent.reasons
+
+
 # --- a profile -----------------------------------------------------------------------------------
 
 

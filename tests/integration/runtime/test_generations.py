@@ -246,16 +246,22 @@ def test_loader_workers_follow_their_process_through_changes(
 # --- who shall go, and may be the last that holds the state ------------------------------------
 
 
+def freeze_one(crew: Crew, which: int) -> tuple[Hand, Hand]:
+    """Two train, a signal stops this one, and the other waits for it in a step: those two."""
+    hands = start(crew, 2)
+    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
+    crew.at_step(3, *hands)
+    frozen, waiting = hands[which], hands[1 - which]
+    os.kill(frozen.pid, signal.SIGSTOP)
+    crew.until(lambda: waiting.beat.phase.name == "EXCHANGE", "one waits for the frozen one")
+    return waiting, frozen
+
+
 @pytest.mark.parametrize("drained", [0, 1])
 def test_who_shall_leave_is_asked_back_where_the_others_die_before_the_boundary(
     crew: Crew, reference: str, drained: int
 ) -> None:
-    a, b = start(crew, 2)
-    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
-    crew.at_step(3, a, b)
-    last, other = crew.hands[drained], crew.hands[1 - drained]
-    os.kill(other.pid, signal.SIGSTOP)
-    crew.until(lambda: last.beat.phase.name == "EXCHANGE", "one waits for the frozen one")
+    last, other = freeze_one(crew, 1 - drained)
     crew.commit(Mode.BOUNDARY, {1 - drained: range(8)})
     crew.kill(other)
     crew.until(lambda: bool(last.all(messages.Broken)), "the loss is said")
@@ -305,11 +311,7 @@ def test_who_waits_left_out_writes_its_state_down_and_is_asked_back_all_the_same
 ) -> None:
     """Where those that were to go on are silent, its agent ends it before anybody takes over."""
     with Crew(zygote, tmp_path, SCRIPT, "pause=0.002", linger_timeout_s=1.0) as crew:
-        a, b = start(crew, 2)
-        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
-        crew.at_step(3, a, b)
-        os.kill(b.pid, signal.SIGSTOP)
-        crew.until(lambda: a.beat.phase.name == "EXCHANGE", "one waits for the frozen one")
+        a, b = freeze_one(crew, 1)
         step = a.beat.step
         crew.commit(Mode.BOUNDARY, {1: range(8)})
         crew.kill(b)
@@ -323,11 +325,7 @@ def test_who_waits_left_out_writes_its_state_down_and_is_asked_back_all_the_same
 def test_where_main_dies_before_the_boundary_to_a_pause_the_others_are_asked_back(
     crew: Crew, reference: str
 ) -> None:
-    a, b = start(crew, 2)
-    crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
-    crew.at_step(3, a, b)
-    os.kill(a.pid, signal.SIGSTOP)
-    crew.until(lambda: b.beat.phase.name == "EXCHANGE", "one waits for the frozen one")
+    b, a = freeze_one(crew, 0)
     crew.commit(Mode.BOUNDARY, None)
     crew.kill(a)
     crew.ended(a)
@@ -341,11 +339,7 @@ def test_where_nobody_asks_back_the_job_stops_all_the_same_with_the_state_at_the
 ) -> None:
     """As where etcd has gone after the commit."""
     with Crew(zygote, tmp_path, SCRIPT, "pause=0.002", linger_timeout_s=1.0) as crew:
-        a, b = start(crew, 2)
-        crew.entered(crew.commit(Mode.RESTORE, {0: range(4), 1: range(4, 8)}))
-        crew.at_step(3, a, b)
-        os.kill(a.pid, signal.SIGSTOP)
-        crew.until(lambda: b.beat.phase.name == "EXCHANGE", "one waits for the frozen one")
+        b, a = freeze_one(crew, 0)
         step = b.beat.step
         crew.commit(Mode.BOUNDARY, None)
         crew.kill(a)

@@ -21,6 +21,18 @@ class Session:
     lost = frozenset[object]()
 
 
+def patience_of_a(*, is_coming: bool, first_ask_s: float | None) -> Patience:
+    return Patience(
+        Membership(commit(1, [worker("a"), worker("b")]), worker("a"), "t"),
+        Session(),  # type: ignore[arg-type]
+        "forming",
+        deadline_s=10.0,
+        is_coming=lambda _: is_coming,
+        superseded=lambda: None,
+        first_ask_s=first_ask_s,
+    )
+
+
 @pytest.mark.parametrize(("first_ask_s", "asked_at"), ((None, [2.5, 5.0]), (0.2, [0.2, 2.7, 5.2])))
 def test_the_first_round_of_asking_may_come_early(
     monkeypatch: pytest.MonkeyPatch, first_ask_s: float | None, asked_at: list[float]
@@ -34,15 +46,7 @@ def test_the_first_round_of_asking_may_come_early(
 
     monkeypatch.setattr("easyscale.runtime.neighbours.time.monotonic", lambda: now[0])
     monkeypatch.setattr(neighbours, "ask_all", ask)
-    patience = Patience(
-        Membership(commit(1, [worker("a"), worker("b")]), worker("a"), "t"),
-        Session(),  # type: ignore[arg-type]
-        "forming",
-        deadline_s=10.0,
-        is_coming=lambda _: True,
-        superseded=lambda: None,
-        first_ask_s=first_ask_s,
-    )
+    patience = patience_of_a(is_coming=True, first_ask_s=first_ask_s)
     for tick in range(1, 56):
         now[0] = tick / 10
         assert patience() is None
@@ -51,15 +55,7 @@ def test_the_first_round_of_asking_may_come_early(
 
 def test_whoever_refuses_ends_the_wait_at_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "ask_all", lambda *_, **__: (Probe({}, (1,), ()), {}))
-    patience = Patience(
-        Membership(commit(1, [worker("a"), worker("b")]), worker("a"), "t"),
-        Session(),  # type: ignore[arg-type]
-        "forming",
-        deadline_s=10.0,
-        is_coming=lambda _: True,
-        superseded=lambda: None,
-        first_ask_s=0.0,
-    )
+    patience = patience_of_a(is_coming=True, first_ask_s=0.0)
     with pytest.raises(GenerationBroken, match="nobody answers there") as broken:
         patience()
     assert broken.value.suspects == (1,)
@@ -84,15 +80,7 @@ def test_who_hears_everybody_lets_a_peer_speak_that_does_not(
 
     monkeypatch.setattr("easyscale.runtime.neighbours.time.monotonic", lambda: now[0])
     monkeypatch.setattr(neighbours, "ask_all", ask)
-    patience = Patience(
-        Membership(commit(1, [worker("a"), worker("b")]), worker("a"), "t"),
-        Session(),  # type: ignore[arg-type]
-        "forming",
-        deadline_s=10.0,
-        is_coming=lambda _: False,
-        superseded=lambda: None,
-        first_ask_s=0.25,
-    )
+    patience = patience_of_a(is_coming=False, first_ask_s=0.25)
 
     def wait() -> None:
         for tick in range(300):

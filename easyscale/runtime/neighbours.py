@@ -103,8 +103,9 @@ def await_taker(
 ) -> bool:
     """Wait until one of those that go on holds the state without this process; False if none does.
 
-    Who answers may take its time, since it hands the state to others first. Once none has answered
-    for `linger_timeout`, nobody will call this process back either.
+    Who answers may take its time, since it hands the state to others first; if it hangs in that,
+    its agent ends it. Once none has answered for `linger_timeout`, nobody calls this process back
+    either.
     """
     ranks = {rank for rank, worker in enumerate(membership.commit.workers) if worker in takers}
     heard_s = time.monotonic()
